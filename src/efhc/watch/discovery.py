@@ -266,7 +266,7 @@ class Discovery:
                 strategy, seed, strategy, config.content, folder, "", holds_tables, meta=meta.content,
                 live=self._collected(folder, strategy, seed) if holds_tables else None,
             )  # fmt: skip
-            problem = failed.get(pair, None if pair in singles else missing)
+            problem = failed.get(pair, found.problem if pair in singles else missing)
             where = {"id": self.id(folder, strategy, seed), "strategy": strategy, "experiment": None}
             where |= {"config": config.content, "config_text": config.text, "problem": problem}
             runs.append(replace(found, **where, is_complete=found.is_complete and problem is None))
@@ -318,11 +318,12 @@ class Discovery:
         if config is None or not config["strategies"] or not config["seeds"]:
             return None
         meta = self._file(folder / "meta.json", _meta).content or {}
+        problem = str(meta.get("problem", "")) if meta.get("status") == "failed" else None
         there, live = next(iter(config["strategies"])), folder / LIVE
         strategy, experiment = names_in_meta(meta) or self._names(live) or (there, None)
         return FoundRun(
             strategy, config["seeds"][0], there, config, folder, self.id(folder), meta.get("status") == "complete",
-            live, experiment=experiment, config_text=self._files[folder / "config.toml"].text, meta=meta,
+            live, problem, experiment=experiment, config_text=self._files[folder / "config.toml"].text, meta=meta,
         )  # fmt: skip
 
     def _names(self, live: Path) -> tuple[str, str] | None:

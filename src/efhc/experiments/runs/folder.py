@@ -41,7 +41,7 @@ CHECKPOINT, PIECES = "checkpoint.safetensors", "pieces"
 """The checkpoint and the folder of the pieces in that of an unfinished run."""
 CHECKSUMS = ("table_sha256", "snapshot_sha256")
 """The checksums of the files of a complete run, in meta.json."""
-AT_THE_END = ("finished", "failed", "warnings", "table_sha256")
+AT_THE_END = ("finished", "failed", "problem", "warnings", "table_sha256")
 """Facts that are written when a run or an experiment is completed, and left out when it goes on after that."""
 
 Pair = tuple[str, int]
@@ -81,6 +81,7 @@ class _FailedRun(_OneRun):
 class _Meta(_Facts):
     status: str
     sessions: list[_Session]
+    problem: Text = ""
     runs: list[_ListedRun] = []
     failed: list[_FailedRun] = []
     table_sha256: dict[str, str] = {}
@@ -146,6 +147,13 @@ class RunFolder:
         if self._meta is None:
             self._meta = self.read("meta.json", parse)
         return self._meta
+
+    @property
+    def problem(self) -> str | None:
+        """Why the run failed. None: it did not, or it was begun again."""
+        if not self.has("meta.json") or self.meta["status"] != "failed":
+            return None
+        return str(self.meta.get("problem", ""))
 
     def forget(self) -> None:
         """Read meta.json again the next time: another process may have written it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -46,10 +46,15 @@ class Result:
         failed: Mapping[Pair, str],
         checksums: Mapping[str, Mapping[str, str]],
         directory: Path | None = None,
+        pairs: Collection[Pair] | None = None,
     ) -> None:
-        """`checksums` are those of the data and input files. A run that failed need not be among `runs`."""
+        """`checksums` are those of the data and input files. A run that failed need not be among `runs`.
+
+        `pairs` are the strategies and seeds that have a run. Default: every strategy with every seed.
+        """
         self.experiment = experiment
-        pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
+        every = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
+        pairs = [pair for pair in every if pairs is None or pair in pairs]
         self._runs = {pair: runs[pair] for pair in pairs if pair in runs and pair not in failed}
         self.failed = dict(failed) | {pair: run.problem for pair, run in self._runs.items() if run.problem is not None}
         """The runs that failed, by strategy and seed, and why. They have no rows and no models."""
@@ -386,7 +391,11 @@ class Result:
     def _check_pair(self, field: str, strategy: str, seed: int) -> None:
         """Raise `InputError` unless the result has a run of this strategy and seed."""
         made = {
-            name: [number for number in self.experiment.seeds if self.states[name, number] not in ("failed", "waiting")]
+            name: [
+                number
+                for number in self.experiment.seeds
+                if self.states.get((name, number), "waiting") not in ("failed", "waiting")
+            ]
             for name in self.experiment.strategies
         }
         if seed not in made.get(strategy, []):

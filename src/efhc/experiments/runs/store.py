@@ -19,7 +19,7 @@ import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.saving import UNFINISHED, is_unfinished, lock, write_folder, write_safely, writing
+from efhc.base.saving import UNFINISHED, BusyError, is_unfinished, lock, write_folder, write_safely, writing
 from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.record import with_totals
 from efhc.experiments.config.files import to_tables
@@ -112,7 +112,17 @@ class RunStore:
                         shutil.rmtree(leftover, ignore_errors=True)
             except OSError as error:
                 raise InputError("store", f"{self.path} ({error.strerror})", "a folder that can be written") from None
-        return engine.make(list(missing.values()), self, progress, observers, followers)
+        failures = engine.make(list(missing.values()), self, progress, observers, followers)
+        if self.path is not None:
+            for key, failure in failures.items():
+                self._add_failure(missing[key], str(failure))
+        return failures
+
+    def _add_failure(self, run: Run, problem: str) -> None:
+        """Write that a run failed, and why. It is begun again when it is next made."""
+        with suppress(BusyError), self.opened(run) as folder:  # another process makes it again meanwhile
+            if not folder.is_complete:
+                folder.end_session(status="failed", problem=problem)
 
     def find_missing(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs that are not complete, each once. Nothing is written."""
@@ -264,6 +274,7 @@ class StoredRun:
         """`pair` is one of the runs whose rows are in the tables of the folder. Default: they have one run only."""
         self._folder, self._tables, self._shared = folder, tables, pair
         self._is_complete = folder.is_complete
+        self._problem = folder.problem
         self._live: LiveRun | None = None if self._is_complete else read_live(folder.path / LIVE)
         self._read: dict[str, pl.DataFrame] = {}
 
@@ -271,6 +282,8 @@ class StoredRun:
     def state(self) -> State:
         if self._is_complete:
             return "done"
+        if self._problem is not None:
+            return "failed"
         if self._live is not None:
             state = self._live.state()
             return "stopped" if state == "done" else state  # its files are gone, or were not written yet
@@ -278,6 +291,8 @@ class StoredRun:
 
     @property
     def problem(self) -> str | None:
+        if self._problem is not None:
+            return self._problem
         end = self._live.end if self._live is not None else None
         return (end.problem or "") if end is not None and end.state == "failed" else None
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,16 +23,14 @@ from efhc.base.inputs import open_regular
 from efhc.experiments.config.files import build_experiment, flat_settings
 from efhc.experiments.runs.events import Begin
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
-from efhc.experiments.runs.folder import RunFolder
+from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.live_file import LIVE, MOST_BYTES, decoded
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.store import StoredRun
-from efhc.experiments.runs.tables import tables_of
+from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 
 KEY = re.compile(r"[0-9a-f]{24}")
 """The name of a run's folder."""
-MOST_SETTINGS = 4
-"""The largest number of settings in a name."""
 NOT_OF_GROUP = ("strategies", "seeds", "name")
 """Settings in which the runs of a group may differ."""
 
@@ -159,11 +159,20 @@ def settings_of_group(run: NamedRun) -> str:
 def label_runs(runs: Sequence[R]) -> list[R]:
     """Return the runs of a store by strategy and seed, with names that distinguish them.
 
-    Strategies of one name that are not the same, such as the trials of a tuning, get the settings that differ.
+    Strategies of one name that are not the same, such as the trials of a tuning, get the settings that differ. Names
+    that still coincide are numbered, and so are the versions of a run, such as those that two versions of efhc made.
     """
     tables = [dict(flat_settings(run.config["strategies"][run.strategy_there])) for run in runs]
     words = _differences([(run.experiment, run.strategy) for run in runs], tables)
-    labelled = [replace(run, strategy=", ".join([run.strategy, *own])) for run, own in zip(runs, words, strict=True)]
+    names = [", ".join([run.strategy, *own]) for run, own in zip(runs, words, strict=True)]
+    versions: Counter[Hashable] = Counter()
+    strategies = []
+    for run, table in zip(runs, tables, strict=True):
+        strategy = run.experiment, run.strategy, _identity(table)
+        one_run = strategy, settings_of_group(run), run.seed
+        strategies.append((*strategy[1:], versions[one_run]))
+        versions[one_run] += 1
+    labelled = [replace(run, strategy=name) for run, name in zip(runs, _unique(names, strategies), strict=True)]
     return sorted(labelled, key=lambda run: (run.strategy, run.seed))
 
 
@@ -175,24 +184,54 @@ def name_groups(groups: Sequence[Sequence[NamedRun]], place: str) -> list[str]:
         for runs in groups
     ]
     words = _differences(titles, settings)
-    return [", ".join([title, *own]) for title, own in zip(titles, words, strict=True)]
+    names = [", ".join([title, *own]) for title, own in zip(titles, words, strict=True)]
+    return _unique(names, range(len(names)))
+
+
+def _unique(names: Sequence[str], things: Iterable[Hashable]) -> list[str]:
+    """Return a name for each thing, with a number if it is that of another thing. Equal things have one name."""
+    owners: dict[str, Hashable] = {}
+    unique = []
+    for name, thing in zip(names, things, strict=True):
+        candidates = chain([name], (f"{name} ({number})" for number in count(2)))
+        unique.append(next(one for one in candidates if owners.setdefault(one, thing) == thing))
+    return unique
+
+
+def _identity(table: Mapping[str, Any]) -> str:
+    return json.dumps(table, sort_keys=True, default=str)
 
 
 def _differences(titles: Sequence[Hashable], tables: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Yield for each table the settings that are not the same in all of its title, as `key=value`, the first few."""
+    """Yield for each table the settings that are not the same in all of its title, as `key=value`."""
     alike: dict[Hashable, list[Mapping[str, Any]]] = {}
     for title, table in zip(titles, tables, strict=True):
         alike.setdefault(title, []).append(table)
     varying = {title: _varying(of_title) for title, of_title in alike.items()}
     for title, table in zip(titles, tables, strict=True):
-        words = [f"{key.removesuffix('.kind')}={table[key]}" for key in table if key in varying[title]]
-        yield words if len(words) <= MOST_SETTINGS else [*words[:MOST_SETTINGS], "..."]
+        yield [f"{key.removesuffix('.kind')}={table[key]}" for key in table if key in varying[title]]
 
 
 def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
-    first, *others = tables
-    keys = {key for table in tables for key in table}
-    return {key for key in keys if any(other.get(key) != first.get(key) for other in others)}
+    """Return the settings in which tables differ.
+
+    A setting that some tables lack and that is the same in the others, such as a default of one kind of network, is
+    left out unless tables would be alike without it.
+    """
+    values: dict[str, set[str]] = {}
+    for table in tables:
+        for key, value in table.items():
+            values.setdefault(key, set()).add(_identity({key: value}))
+    differing = {key for key, found in values.items() if len(found) > 1}
+
+    def distinct(keys: Collection[str]) -> int:
+        return len({_identity({key: table[key] for key in keys if key in table}) for table in tables})
+
+    return (
+        differing
+        if distinct(differing) == distinct(values)
+        else {key for key, found in values.items() if len(found) > 1 or not all(key in table for table in tables)}
+    )
 
 
 # The results
@@ -210,13 +249,14 @@ class Study(Mapping[str, Result]):
     def load(cls, folder: Path | str, *, unfinished: bool = False) -> Study:
         """Return the study in a folder, or the runs in a store. Raises `EfhcError` if there are none.
 
-        Without `unfinished`, runs that are being made or were stopped are left out. Code that configs name is not run.
+        Without `unfinished`, runs that are being made or were stopped are left out. Runs that failed, or whose
+        meta.json is damaged, are among `failed` of their result. Code that configs name is not run.
         """
         path = Path(folder)
         found = runs_in(path / OWN_RUNS) or runs_in(path)
         if not found:
             raise EfhcError(_what_is_wrong(path))
-        found = [run for run in found if unfinished or RunFolder(run.folder).is_complete]
+        found = [run for run in found if unfinished or _has_ended(run.folder)]
         if not found:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
         groups: dict[str, list[NamedRun]] = {}
@@ -265,12 +305,32 @@ def _what_is_wrong(path: Path) -> str:
     return f"{path} holds no runs; `efhc run FILE --out {path}` makes some"
 
 
+def _has_ended(folder: Path) -> bool:
+    """Return whether a run is complete, failed or damaged, so that nothing more will come."""
+    try:
+        return RunFolder(folder).is_complete or StoredRun(RunFolder(folder), LOCKSTEP).problem is not None
+    except DamagedError:
+        return True
+
+
 def _result(runs: list[NamedRun], name: str) -> Result:
     """Return the result of runs that differ in strategy and seed only."""
     strategies = {run.strategy: run.config["strategies"][run.strategy_there] for run in runs}
-    tables = {**runs[0].config, "name": name, "strategies": strategies, "seeds": sorted({run.seed for run in runs})}
-    experiment = build_experiment(tables, runs[0].folder, run_code=False)
-    meta = RunFolder(runs[0].folder).meta
-    checksums = {name: meta.get(name, {}) for name in ("data_sha256", "input_sha256")}
-    kept = {(run.strategy, run.seed): StoredRun(RunFolder(run.folder), tables_of(experiment)) for run in runs}
-    return Result(experiment, kept, {}, checksums)
+    # The names of strategies are for people here, and need not be such as a config may have.
+    numbered = {str(number): strategy for number, strategy in enumerate(strategies.values())}
+    tables = {**runs[0].config, "name": "study", "strategies": numbered, "seeds": sorted({run.seed for run in runs})}
+    built = build_experiment(tables, runs[0].folder, run_code=False)
+    named = dict(zip(strategies, built.strategies.values(), strict=True))
+    experiment = built.model_copy(update={"name": name, "strategies": named})
+    kept: dict[Pair, StoredRun] = {}
+    failed: dict[Pair, str] = {}
+    checksums: dict[str, Mapping[str, str]] = {"data_sha256": {}, "input_sha256": {}}
+    for run in runs:
+        folder, pair = RunFolder(run.folder), (run.strategy, run.seed)
+        try:
+            kept[pair] = StoredRun(folder, tables_of(experiment))
+            if folder.has("meta.json"):
+                checksums = {one: known or folder.meta.get(one, {}) for one, known in checksums.items()}
+        except DamagedError as error:
+            failed[pair] = str(error)
+    return Result(experiment, kept, failed, checksums, pairs=[(run.strategy, run.seed) for run in runs])

@@ -1,0 +1,152 @@
+"""Studies: every run of a store is in one result, under a name of its own, and runs that failed are not left out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import efhc
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.store import RunStore
+from efhc.experiments.studies.sweep import load_sweep, run_sweep, runs_of
+from efhc.watch.watcher import Watcher
+
+SHORT: dict[str, Any] = {"devices": 3, "iterations": 3, "seeds": [0], "network": "ring"}
+BAD = {"kind": "composed", "local": {"kind": "sgd", "weight_decay": 1e300}, "trigger": "always"}
+SWEEP = """
+name = "s"
+devices = 4
+iterations = 5
+seeds = [0, 1]
+"""
+
+
+def sweep(folder: Path, text: str) -> pl.DataFrame:
+    """Make the sweep of a config in `folder`, and return its table."""
+    config = folder / "sweep.toml"
+    config.write_text(SWEEP + text)
+    runs = runs_of(load_sweep(config))
+    out = folder / "out"
+    return run_sweep(runs, out, RunStore(out / "runs"), LocalEngine(1), lambda run, share: None)
+
+
+def load(folder: Path, **options: bool) -> Any:
+    return efhc.Result.load(folder, **options)
+
+
+def states(study: Any) -> list[str]:
+    return sorted(state for result in study.values() for state in result.states.values())
+
+
+def test_every_run_of_a_sweep_is_in_one_result(tmp_path: Path) -> None:
+    axes = '[sweep]\nnetwork = ["ring", "geometric"]\nstep_size.initial = [0.05, 0.1]\n'
+    sweep(tmp_path, '[strategies]\nEF-HC = { kind = "ef-hc", r = 500.0 }\nZT = "zt"\n' + axes)
+    study = load(tmp_path / "out")
+    assert states(study) == 16 * ["done"]
+    assert set(study) == {
+        f"s, network={network}, step_size.initial={initial}"
+        for network in ("ring", "geometric")
+        for initial in (0.05, 0.1)
+    }
+
+
+def test_strategies_that_differ_in_many_settings_have_names_of_their_own(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    numbers = (0, 1, 2, 4, 8, 16, 31)
+    for number in numbers:
+        one, two, three, four, five = (number >> place & 1 for place in range(5))
+        own = {"kind": "entrywise", "r": 1 + one, "rate": 0.1 + 0.1 * two, "bits": 2 + three}
+        own |= {"momentum": 0.1 + 0.1 * four, "correction": 0.1 + 0.1 * five}
+        efhc.simulate(**SHORT | {"iterations": 1}, strategies={"X": own}, store=store, out=tmp_path / str(number))
+    study = load(store)
+    assert states(study) == len(numbers) * ["done"]
+    assert len({name for result in study.values() for name in result.experiment.strategies}) == len(numbers)
+    for result in study.values():
+        assert set(result.metrics["strategy"]) == set(result.experiment.strategies)
+
+
+def test_a_name_that_coincides_with_that_of_another_strategy_gets_a_number(tmp_path: Path) -> None:
+    strategies = {"X": {"kind": "ef-hc", "r": 900.0}, "X, r=900.0": "zt"}
+    efhc.simulate(**SHORT, strategies=strategies, store=tmp_path / "store", out=tmp_path / "one")
+    other = {"X": {"kind": "ef-hc", "r": 500.0}}
+    efhc.simulate(**SHORT, strategies=other, store=tmp_path / "store", out=tmp_path / "two")
+    (result,) = load(tmp_path / "store").values()
+    assert set(result.states.values()) == {"done"}
+    found = sorted(getattr(one, "r", 0.0) for one in result.experiment.strategies.values())
+    assert (len(result.states), found) == (3, [0.0, 500.0, 900.0])
+
+
+def test_two_versions_of_a_run_are_both_there(tmp_path: Path) -> None:
+    efhc.simulate(**SHORT, strategies={"ZT": "zt"}, out=tmp_path / "run")
+    (made,) = (one for one in (tmp_path / "run" / "runs").iterdir() if one.is_dir())
+    for key in ("0" * 24, "1" * 24):  # as another version of efhc, or other data of the same name, would
+        shutil.copytree(made, tmp_path / "store" / key)
+    (result,) = load(tmp_path / "store").values()
+    assert sorted(result.states) == [("ZT", 0), ("ZT (2)", 0)]
+    assert result.metrics.group_by("strategy").len()["len"].to_list() == [3, 3]
+
+
+def test_labels_need_not_be_names_that_a_config_may_have(tmp_path: Path) -> None:
+    name = "a strategy whose name is as long as a config allows, or so.."
+    other = {"bits": 4, "rate": 0.25}
+    for number, own in enumerate(({"kind": "entrywise"}, {"kind": "entrywise", **other})):
+        efhc.simulate(**SHORT, strategies={name: own}, store=tmp_path / "store", out=tmp_path / str(number))
+    (result,) = load(tmp_path / "store").values()
+    assert min(map(len, result.experiment.strategies)) > len(name) == 60
+    assert result.summary()["strategy"].sort().to_list() == sorted(result.experiment.strategies)
+
+
+def test_runs_that_failed_are_in_the_study(tmp_path: Path) -> None:
+    axes = '[sweep]\nnetwork = ["ring", "complete"]\n'
+    bad = 'Bad = {kind="composed",local={kind="sgd",weight_decay=1e300},trigger="always"}\n'
+    table = sweep(tmp_path, f'[strategies]\nA = "zt"\n{bad}{axes}')
+    reasons = set(table["failed"].drop_nulls())
+    study = load(tmp_path / "out")
+    assert states(study) == 4 * ["done"] + 4 * ["failed"]
+    for result in study.values():
+        assert set(result.failed) == {("Bad", 0), ("Bad", 1)}
+        assert set(result.failed.values()) <= reasons
+        assert result.is_finished
+    (group, *_) = Watcher.of(tmp_path / "out", may_be_empty=True).tree["groups"]
+    shown = {(run["strategy"], run["state"]) for run in group["runs"]}
+    assert shown == {("A", "done"), ("Bad", "failed")}
+
+
+@pytest.mark.filterwarnings("ignore:.*diverged")
+def test_a_short_run_that_failed_leaves_its_folder_and_is_tried_again(tmp_path: Path) -> None:
+    made = efhc.simulate(**SHORT, strategies={"A": "zt", "Bad": BAD}, out=tmp_path / "run")
+    assert made.states == {("A", 0): "done", ("Bad", 0): "failed"}
+    again = efhc.simulate(**SHORT, strategies={"A": "zt", "Bad": BAD}, out=tmp_path / "run", resume=True)
+    assert again.failed == made.failed
+    (key,) = (one["key"] for one in json.loads((tmp_path / "run" / "meta.json").read_text())["runs"][1:])
+    meta = json.loads((tmp_path / "run" / "runs" / key / "meta.json").read_text())
+    assert (meta["status"], meta["problem"]) == ("failed", made.failed["Bad", 0])
+
+
+def test_a_store_of_several_experiments_is_finished_when_their_runs_are(tmp_path: Path) -> None:
+    for strategy, seed in (("zt", 0), ("gt", 1)):
+        options = SHORT | {"seeds": [seed], "strategies": {strategy: strategy}}
+        efhc.simulate(**options, store=tmp_path / "store", out=tmp_path / strategy)
+    (result,) = load(tmp_path / "store").values()
+    assert result.states == {("zt", 0): "done", ("gt", 1): "done"}
+    assert result.is_finished
+    with pytest.raises(efhc.InputError, match="no run of zt with seed 1"):
+        result.rows("metrics", "zt", 1)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"status": "complete", "sessions": 3}'])
+def test_a_run_whose_facts_are_damaged_is_failed_and_the_others_load(tmp_path: Path, content: str) -> None:
+    made = efhc.simulate(**SHORT | {"seeds": [0, 1]}, strategies={"zt": "zt"}, out=tmp_path / "run")
+    first = sorted((tmp_path / "run" / "runs").glob("*/meta.json"))[0]
+    first.write_text(content)
+    (result,) = load(tmp_path / "run" / "runs").values()
+    (pair,) = result.failed
+    assert f"{first} is damaged" in result.failed[pair]
+    assert sorted(result.states.values()) == ["done", "failed"]
+    rest = made.metrics.filter(pl.col("seed") != pair[1])
+    assert result.metrics.equals(rest)
