@@ -27,7 +27,7 @@ from benchmarks.swapping import OURS, PLAIN, swap
 from efhc.base.errors import EfhcError
 from efhc.experiments.nodes.namespaces import Namespaces
 from efhc.experiments.nodes.processes import ONE_THREAD, free_ports
-from efhc.experiments.nodes.status_query import ask
+from efhc.experiments.nodes.status_query import query_status
 from efhc.runtime.certificates import issue, make_authority
 from efhc.runtime.pages import SOCKET_NAME
 from efhc.runtime.security import authority_files, device_files
@@ -257,7 +257,7 @@ class NodeProcess(Process):
     def status(self) -> dict[str, Any]:
         """Return the node's status, empty while it does not answer yet."""
         self.printed()
-        return ask(self._state / SOCKET_NAME).status or {}
+        return query_status(self._state / SOCKET_NAME).status or {}
 
     def wait_until(self, is_there: Callable[[dict[str, Any]], bool], what: str) -> None:
         """Wait until `is_there` holds for the status. Raises `EfhcError` if it never does."""

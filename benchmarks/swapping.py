@@ -157,7 +157,7 @@ class _Swapper:
     def disconnected(self, neighbour: int, reason: str) -> None:
         """What the other end says when it is done."""
 
-    def moved(self, neighbour: int) -> None:
+    def note_progress(self, neighbour: int) -> None:
         """Nobody here is impatient."""
 
     def refused(self, who: str, reason: str, neighbour: int | None = None, *, again: bool = False) -> None:

@@ -17,7 +17,7 @@ from benchmarks.swapping import OURS, PLAIN, swap
 from benchmarks.workloads import WORKLOADS
 from efhc.base.errors import EfhcError, InputError
 from efhc.drivers.event_driven import simulator
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.drivers.observers import drive
 from efhc.learning.models import MLP
 from efhc.runtime.certificates import issue, make_authority
@@ -44,7 +44,7 @@ def test_the_plain_loop_ends_where_we_do(name: str, iterations: int):
     loop = PlainLoop(experiment.model, scenario, strategy)
     for k in range(iterations):
         loop.iterate(k)
-    state = drive(Lockstep(scenario, strategy), scenario.initial_state(), iterations)
+    state = drive(PaperLockstep(scenario, strategy), scenario.initial_state(), iterations)
     assert np.abs(loop.models() - state.models).max() < 2e-5
     ours = scenario.learner.backend.accuracies(state.models, state.local)
     assert np.allclose(loop.accuracies(), ours, atol=5e-4)

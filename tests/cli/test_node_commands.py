@@ -22,7 +22,7 @@ from efhc.cli.node import CAPTION
 from efhc.experiments.nodes import status_query
 from efhc.experiments.nodes.assemble import CannotRun
 from efhc.experiments.nodes.node_files import read_node
-from efhc.experiments.nodes.status_query import Answer, ask
+from efhc.experiments.nodes.status_query import Answer, query_status
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 
 EFHC = [sys.executable, "-m", "efhc"]
@@ -128,7 +128,7 @@ def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch
         drift=0.0123, threshold=0.03, broadcasts=98_765, certificate_expires=time.time() + 86400.0, neighbours=links,
     )  # fmt: skip
     answers = [Answer("state-123", dataclasses.asdict(status)), Answer("state-5", None, "does not answer")]
-    monkeypatch.setattr(status_query, "ask_all", lambda places: answers)
+    monkeypatch.setattr(status_query, "query_all", lambda places: answers)
     done = command("status", columns=80)
     assert done.returncode == 1
     row = next(line for line in done.stdout.splitlines() if "training" in line)
@@ -183,7 +183,7 @@ def until(happened: Callable[[], Any], seconds: float = 180.0) -> Any:
 
 
 def status_of(folder: Path, device: int) -> dict[str, Any]:
-    return ask(folder / f"state-{device}" / "status.sock").status or {}
+    return query_status(folder / f"state-{device}" / "status.sock").status or {}
 
 
 @pytest.fixture

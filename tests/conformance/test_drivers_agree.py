@@ -24,7 +24,7 @@ from efhc.drivers.event_driven import in_flight
 from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.drivers.general import GeneralLockstep
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.drivers.observers import Observer, drive
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
@@ -180,7 +180,7 @@ class Shuffled(deque[Any]):
 
 def assert_drivers_agree(scenario: Any, trigger: Any, shuffle: int | None, iterations: int = ITERATIONS) -> None:
     happened = Happened()
-    state = drive(Lockstep(scenario, trigger), scenario.initial_state(), iterations, [happened])
+    state = drive(PaperLockstep(scenario, trigger), scenario.initial_state(), iterations, [happened])
     with pytest.MonkeyPatch.context() as patch:
         if shuffle is not None:
             patch.setattr(in_flight, "deque", lambda: Shuffled(shuffle))

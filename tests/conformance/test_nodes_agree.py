@@ -26,7 +26,7 @@ from efhc.base.saving import read_tensors
 from efhc.experiments.config.experiment import PAPER_STRATEGIES
 from efhc.experiments.nodes.launch import launch
 from efhc.experiments.nodes.processes import NodeProcesses
-from efhc.experiments.nodes.status_query import ask
+from efhc.experiments.nodes.status_query import query_status
 from efhc.experiments.runs.draw import draw_parts, load_data
 
 pytest.importorskip("cryptography")
@@ -180,7 +180,7 @@ def begin(tmp_path: Path, iterations: int, strategy: str = "EF-HC") -> tuple[Exp
 
 
 def iteration_of(folder: Path) -> int:
-    status = ask(folder / "state" / "status.sock").status
+    status = query_status(folder / "state" / "status.sock").status
     return -1 if status is None else int(status["iteration"])
 
 
@@ -196,7 +196,7 @@ def test_a_node_that_is_stopped_and_started_again_changes_nothing(tmp_path: Path
     given, folders = begin(tmp_path, 150, strategy)
     with NodeProcesses(folders) as processes:
         wait_until(lambda: iteration_of(folders[3]) > 30)
-        pid = ask(folders[3] / "state" / "status.sock").status["pid"]  # type: ignore[index]
+        pid = query_status(folders[3] / "state" / "status.sock").status["pid"]  # type: ignore[index]
         loaded = Path(f"/proc/{pid}/maps").read_text()
         assert "numba" in loaded or "llvmlite" in loaded
         assert not [name for name in ("polars", "matplotlib", "torch") if name in loaded]

@@ -40,7 +40,7 @@ def in_code(text: str) -> list[str]:
 
 def test_the_messages_of_an_exchange_are_those_of_the_protocol():
     named = set(re.findall(r"\w+", section(PAGE, "An exchange")))
-    assert {message.__name__ for message in get_args(protocol.Message)} - {"AskModel", "GiveModel"} <= named
+    assert {message.__name__ for message in get_args(protocol.Message)} - {"ModelRequest", "ModelReply"} <= named
 
 
 def test_settings_and_outcomes_exist():

@@ -17,7 +17,7 @@ import pytest
 
 from efhc.cli.node import CAPTION, answers_table
 from efhc.experiments.nodes.assemble import CannotRun
-from efhc.experiments.nodes.status_query import ask_all
+from efhc.experiments.nodes.status_query import query_all
 from efhc.runtime.node_settings import NodeSettings
 from efhc.runtime.status import NeighbourStatus, NodeStatus, as_prometheus
 
@@ -89,7 +89,7 @@ def free_port() -> int:
 def states(folder: Path) -> dict[int, dict[str, Any]]:
     if not list(folder.glob("*/status.sock")):
         return {}
-    return {answer.status["device"]: answer.status for answer in ask_all([str(folder)]) if answer.status}
+    return {answer.status["device"]: answer.status for answer in query_all([str(folder)]) if answer.status}
 
 
 def until(happened: Callable[[], bool]) -> None:

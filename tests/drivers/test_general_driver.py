@@ -11,7 +11,7 @@ from problems import assert_same_state, copied
 import efhc
 from efhc.core.state import Diverged
 from efhc.drivers.general import GeneralLockstep, driver_for
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.run import Runs
@@ -85,7 +85,7 @@ def test_only_what_differs_from_the_papers_form_has_the_general_driver():
     scenario = scenario_of()
     for kind in ("ef-hc", "gt", "zt", "rg", "never", "periodic", {"kind": "composed", "trigger": "always"}):
         strategy = Experiment(strategies={"S": kind}).strategies["S"]
-        assert isinstance(driver_for(scenario, strategy), Lockstep)
+        assert isinstance(driver_for(scenario, strategy), PaperLockstep)
         assert isinstance(driver_for(scenario, strategy, loss=0.5), GeneralLockstep)
     for kind in STRATEGIES:
         assert isinstance(driver_for(scenario, Experiment(strategies={"S": kind}).strategies["S"]), GeneralLockstep)

@@ -15,7 +15,7 @@ from efhc.core.randomness import Randomness
 from efhc.core.state import Diverged, State
 from efhc.drivers import lockstep
 from efhc.drivers.agreement import difference_from_reference
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends import backend_for
@@ -83,7 +83,7 @@ def test_least_squares_with_full_batches_reach_the_closed_form_of_ridge_regressi
         precision="float64",
         backend=backend,
     )
-    driver, state = Lockstep(scenario, efhc.Never()), scenario.initial_state()
+    driver, state = PaperLockstep(scenario, efhc.Never()), scenario.initial_state()
     while state.k < 200:
         state, steps = driver.advance(state, 200 - state.k)
     want = np.concatenate([solution[:-1].T.ravel(), solution[-1]])
@@ -97,7 +97,7 @@ def test_how_many_iterations_are_made_at_once_does_not_change_a_bit(kind):
     experiment, scenario = scenario_of(network=NETWORKS[kind])
     ends = []
     for most in (1, 7, 1000):
-        driver, state = Lockstep(scenario, experiment.strategies["EF-HC"]), scenario.initial_state()
+        driver, state = PaperLockstep(scenario, experiment.strategies["EF-HC"]), scenario.initial_state()
         fired = []
         while state.k < 300:
             state, steps = driver.advance(state, min(most, 300 - state.k))
@@ -114,7 +114,7 @@ def test_a_large_model_takes_the_same_bits_on_any_number_of_threads():
     for threads in (1, 3):
         experiment = Experiment(devices=23, partition=efhc.IID())
         scenario = draw_scenario(experiment, load_data(experiment), 0, threads)
-        driver = Lockstep(scenario, experiment.strategies["EF-HC"], threads, fuse_up_to=0)
+        driver = PaperLockstep(scenario, experiment.strategies["EF-HC"], threads, fuse_up_to=0)
         state = scenario.initial_state()
         while state.k < 30:
             state, steps = driver.advance(state)
@@ -126,7 +126,7 @@ def test_a_large_model_takes_the_same_bits_on_any_number_of_threads():
 def test_the_mean_model_stays_where_gradients_put_it_over_a_long_run_in_single_precision():
     _, scenario = scenario_of(seed=0, strategies={"ZT": efhc.ZeroThreshold()}, step_size=lambda k: 0.0)
     before = scenario.initial_models().mean(axis=0, dtype=np.float64)
-    driver, state = Lockstep(scenario, efhc.ZeroThreshold()), scenario.initial_state()
+    driver, state = PaperLockstep(scenario, efhc.ZeroThreshold()), scenario.initial_state()
     while state.k < 1000:
         state, _ = driver.advance(state, 1000 - state.k)
     assert np.abs(state.models.mean(axis=0, dtype=np.float64) - before).max() < 1e-5
@@ -137,7 +137,7 @@ def test_the_mean_model_stays_where_gradients_put_it_over_a_long_run_in_single_p
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_where_training_diverges_the_state_is_left_as_it_was(fuse_up_to, model):
     experiment, scenario = scenario_of(model=model, step_size=lambda k: 1e-3 if k < 5 else 1e38)
-    driver = Lockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
+    driver = PaperLockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
     state = scenario.initial_state()
     while state.k < 5:
         state, _ = driver.advance(state, 5 - state.k)
@@ -161,7 +161,7 @@ def test_where_training_diverges_the_state_is_left_as_it_was(fuse_up_to, model):
 @pytest.mark.parametrize("fuse_up_to", [0, lockstep.IN_CACHE])
 def test_a_state_that_was_used_up_is_refused(fuse_up_to):
     experiment, scenario = scenario_of()
-    driver = Lockstep(scenario, experiment.strategies["EF-HC"], fuse_up_to=fuse_up_to)
+    driver = PaperLockstep(scenario, experiment.strategies["EF-HC"], fuse_up_to=fuse_up_to)
     first = scenario.initial_state()
     state = first
     for most in (1, 2, 2):  # an odd number of swaps, and even ones
@@ -176,7 +176,7 @@ def test_a_state_that_was_used_up_is_refused(fuse_up_to):
 @pytest.mark.parametrize("fuse_up_to", [0, lockstep.IN_CACHE])
 def test_a_copy_of_a_state_may_be_gone_back_to(fuse_up_to):
     experiment, scenario = scenario_of()
-    driver = Lockstep(scenario, experiment.strategies["EF-HC"], fuse_up_to=fuse_up_to)
+    driver = PaperLockstep(scenario, experiment.strategies["EF-HC"], fuse_up_to=fuse_up_to)
     state, _ = driver.advance(scenario.initial_state(), 3)
     kept = State(state.k, state.models.copy(), state.last_broadcast.copy())
     ends = []
@@ -194,14 +194,14 @@ def test_a_copy_of_a_state_may_be_gone_back_to(fuse_up_to):
 def test_one_array_for_both_and_arrays_that_cannot_be_written_to_are_copied(writeable, fuse_up_to):
     experiment, scenario = scenario_of()
     trigger, models = experiment.strategies["ZT"], scenario.initial_models()
-    want, _ = Lockstep(scenario, trigger).advance(scenario.initial_state())
+    want, _ = PaperLockstep(scenario, trigger).advance(scenario.initial_state())
     models.flags.writeable = writeable
-    driver, state = Lockstep(scenario, trigger, fuse_up_to=fuse_up_to), State(0, models, models)
+    driver, state = PaperLockstep(scenario, trigger, fuse_up_to=fuse_up_to), State(0, models, models)
     for k in range(4):
         state, _ = driver.advance(state)
         if k == 0:
             assert np.array_equal(state.models, want.models)
-    plain, end = Lockstep(scenario, trigger), scenario.initial_state()
+    plain, end = PaperLockstep(scenario, trigger), scenario.initial_state()
     for _ in range(4):
         end, _ = plain.advance(end)
     assert np.array_equal(state.models, end.models)
@@ -213,7 +213,7 @@ def test_runs_that_share_a_scenario_do_not_disturb_each_other():
     experiment, scenario = scenario_of(network=NETWORKS["waypoint"])
 
     def end(strategy, scenario):
-        driver, state = Lockstep(scenario, experiment.strategies[strategy]), scenario.initial_state()
+        driver, state = PaperLockstep(scenario, experiment.strategies[strategy]), scenario.initial_state()
         while state.k < 600:
             state, _ = driver.advance(state, 600 - state.k)
         return state.models
@@ -250,7 +250,7 @@ class OwnStrategy:
 def test_thresholds_that_are_not_numbers_for_all_devices_name_the_strategy(thresholds, found):
     _, scenario = scenario_of()
     with pytest.raises(InputError, match=f"^strategy OwnStrategy: cannot use .*{found}") as error:
-        Lockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
+        PaperLockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
     assert "\n" not in str(error.value)
 
 
@@ -258,7 +258,7 @@ def test_a_strategy_may_give_one_threshold_for_all_and_whole_numbers():
     _, scenario = scenario_of()
     ends = []
     for thresholds in (0, np.zeros(10, int), np.float32(0), [0.0] * 10):
-        state, steps = Lockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
+        state, steps = PaperLockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
         assert steps.fired.all()
         ends.append(state.models)
     assert all(np.array_equal(ends[0], other) for other in ends[1:])
@@ -271,11 +271,11 @@ def test_a_run_holds_three_arrays_and_a_batch(fuse_up_to):
     experiment = Experiment(data=efhc.Dataset(x, y, x, y), devices=200, partition=efhc.IID(), batch_size=8)
     scenario = draw_scenario(experiment, load_data(experiment), 0)
     one_array = 200 * 7850 * 4
-    warm = Lockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
+    warm = PaperLockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
     warm.advance(scenario.initial_state())  # compiling needs memory too
     del warm
     tracemalloc.start()
-    driver = Lockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
+    driver = PaperLockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
     state = scenario.initial_state()
     for _ in range(3):
         state, _ = driver.advance(state)
@@ -307,7 +307,7 @@ def test_iterations_in_the_cache_and_in_passes_have_the_same_bits(strategy):
     experiment, scenario = scenario_of()
     found = []
     for fuse_up_to in (lockstep.IN_CACHE, 0):
-        driver = Lockstep(scenario, experiment.strategies[strategy], 2, fuse_up_to=fuse_up_to)
+        driver = PaperLockstep(scenario, experiment.strategies[strategy], 2, fuse_up_to=fuse_up_to)
         state, told = driver.initial_state(), []
         while state.k < 40:
             state, steps = driver.advance(state, 40 - state.k)

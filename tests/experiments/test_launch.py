@@ -21,7 +21,7 @@ from efhc import Experiment, Result
 from efhc.base.errors import InputError
 from efhc.experiments.nodes.launch import launch
 from efhc.experiments.nodes.processes import NodeFailed
-from efhc.experiments.nodes.status_query import Answer, ask, ask_all
+from efhc.experiments.nodes.status_query import Answer, query_all, query_status
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.run import Run
 from efhc.runtime.pages import SOCKET_NAME
@@ -113,7 +113,7 @@ def interrupted(folder: Path, text: str, is_far_enough: Callable[[list[Path]], b
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.02)
-        pids = [answer.status["pid"] for answer in ask_all(map(str, states)) if answer.status is not None]
+        pids = [answer.status["pid"] for answer in query_all(map(str, states)) if answer.status is not None]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -159,7 +159,7 @@ def test_the_break_before_a_resume_does_not_count_as_training(tmp_path: Path) ->
 
     def has_made_steps(found: list[Path]) -> bool:
         states[:] = found
-        status = ask(found[0] / SOCKET_NAME).status
+        status = query_status(found[0] / SOCKET_NAME).status
         return status is not None and status["steps"] >= 20
 
     interrupted(tmp_path, text, has_made_steps)

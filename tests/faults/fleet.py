@@ -20,7 +20,7 @@ import numpy as np
 import tomli_w
 from faulty_network import FaultyNetwork
 
-from efhc.experiments.nodes.status_query import ask
+from efhc.experiments.nodes.status_query import query_status
 from efhc.runtime.certificates import issue, make_authority
 
 PORT = 7700
@@ -212,7 +212,7 @@ class Fleet:
 
     def status(self, device: int) -> Status:
         """What a node says of itself. Raises `Gone` if it does not answer."""
-        answer = ask(self.state(device) / "status.sock")
+        answer = query_status(self.state(device) / "status.sock")
         if answer.status is None:
             raise Gone(f"device {device}: {answer.problem}")
         return answer.status

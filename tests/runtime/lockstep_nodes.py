@@ -10,7 +10,7 @@ from memory_transport import MemoryNetwork, MemoryTransport
 from efhc import Experiment
 from efhc.core.half_step_messages import Frame
 from efhc.experiments.nodes.assemble import own_scenario
-from efhc.runtime.lockstep import Lockstep
+from efhc.runtime.lockstep import LockstepMode
 from efhc.runtime.node import NodeParts
 from efhc.runtime.node_messages import Message, model_in
 from efhc.runtime.node_settings import Limits, Neighbour, NodeSettings, RecordingSettings
@@ -77,7 +77,7 @@ class Node:
         self.store = IterationStore(state, {"device": str(device)}, self.trainer.parameters, experiment.precision)
         self.lines: list[dict[str, Any]] = []
         parts = NodeParts(self.settings, self.trainer, experiment.iterations, session, {}, self._log)
-        self.mode = Lockstep(parts, self.store)
+        self.mode = LockstepMode(parts, self.store)
         self.wire = Wire(wires, device)
 
     def _log(self, event: str, level: str = "info", **fields: Any) -> None:

@@ -167,7 +167,7 @@ class MemoryTransport:
             if isinstance(arrived, ModelProgress):
                 here.model_bytes_sent += arrived.model_bytes
                 other.model_bytes_received += arrived.model_bytes
-                there.listener.moved(self.device)
-                self.listener.moved(neighbour)
+                there.listener.note_progress(self.device)
+                self.listener.note_progress(neighbour)
             else:
                 there.listener.received(self.device, arrived)

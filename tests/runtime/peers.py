@@ -53,7 +53,7 @@ class Node:
         assert neighbour in self.up
         self.got[neighbour].append(message)
 
-    def moved(self, neighbour):
+    def note_progress(self, neighbour):
         self.moves += 1
 
     def refused(self, who, reason, neighbour=None, *, again=False):

@@ -134,7 +134,7 @@ def described(device: Device) -> dict[str, Any]:
         "last_broadcast": device.last_broadcast.tolist(),
         "k": device.k,
         "finished": device.finished,
-        "copies": device.copies,
+        "copies": device.waits_for_model,
         "steps": [_step(step) for step in device.steps],
         "unacknowledged": dict(device.unacknowledged),
         "doubts": {neighbour: _doubt(link.exchange) for neighbour, link in device.links.items() if link.exchange},

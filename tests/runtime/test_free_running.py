@@ -8,7 +8,7 @@ import pytest
 from free_nodes import STRATEGIES, Fleet, fleet_of
 
 from efhc.base.saving import SaveError
-from efhc.core.protocol import AskModel, Body
+from efhc.core.protocol import Body, ModelRequest
 from efhc.runtime import free_running
 from efhc.runtime.node_messages import IterationHeader
 
@@ -110,7 +110,7 @@ async def test_a_slow_disk_holds_up_no_message_and_holds_no_models(tmp_path, mon
     quick = store.checkpoint
     store.checkpoint = lambda *given: (disk.wait(60), quick(*given))
     await fleet.until(lambda: mode._checkpoints_waiting == 1)
-    fleet.nodes[1].transport.send(0, AskModel())
+    fleet.nodes[1].transport.send(0, ModelRequest())
     sent = fleet.nodes[0].mode.status_of(1)
     before = sent.model_bytes_sent
     await fleet.until(lambda: sent.model_bytes_sent > before)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from efhc.base.errors import EfhcError, InputError
-from efhc.experiments.nodes.status_query import ask, ask_all
+from efhc.experiments.nodes.status_query import query_all, query_status
 from efhc.runtime.node_settings import Address
 from efhc.runtime.pages import AT_ONCE, Pages
 from efhc.runtime.status import OUTCOMES, STATES, NeighbourStatus, NodeStatus, as_prometheus
@@ -166,9 +166,9 @@ def test_every_number_of_a_status_is_a_metric():
 
 def test_the_socket_is_private_and_answers_the_same(running: Running):
     assert stat.S_IMODE(running.path.stat().st_mode) == 0o600
-    answer = ask(running.path)
+    answer = query_status(running.path)
     assert answer.status == dataclasses.asdict(running.status)
-    assert ask(Address("127.0.0.1", running.pages.port or 0)).status == answer.status
+    assert query_status(Address("127.0.0.1", running.pages.port or 0)).status == answer.status
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_socket_that_was_left_is_replaced_and_a_file_is_not(tmp_path: Path):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "status.sock"))
     with serving(tmp_path, node_status()) as running:
-        assert ask(running.path).status is not None
+        assert query_status(running.path).status is not None
     assert not (tmp_path / "status.sock").exists()
     (tmp_path / "status.sock").write_text("mine")
     with pytest.raises(EfhcError, match=r"status\.sock cannot be made"), serving(tmp_path, node_status()):
@@ -220,7 +220,7 @@ def test_a_state_folder_with_a_long_name(tmp_path: Path):
     folder = tmp_path / ("a" * 100) / ("b" * 100)
     folder.mkdir(parents=True)
     with serving(folder, node_status()):
-        assert [answer.place for answer in ask_all([str(tmp_path)])] == [str(folder)]
+        assert [answer.place for answer in query_all([str(tmp_path)])] == [str(folder)]
         assert stat.S_IMODE((folder / "status.sock").stat().st_mode) == 0o600
 
 
@@ -246,24 +246,24 @@ def test_nodes_are_found_below_a_folder_and_listed_by_device(tmp_path: Path):
         dead.mkdir()
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(dead / "status.sock"))
-        answers = ask_all([str(tmp_path), str(tmp_path / "node-2")])
+        answers = query_all([str(tmp_path), str(tmp_path / "node-2")])
     assert [answer.status and answer.status["device"] for answer in answers] == [2, 10, None]
     assert answers[-1].problem == "does not answer; the node is not running"
 
 
 def test_places_without_a_node(tmp_path: Path):
-    assert ask_all([str(tmp_path)]) == []
+    assert query_all([str(tmp_path)]) == []
     with pytest.raises(InputError, match="which does not exist"):
-        ask_all([str(tmp_path / "nowhere")])
+        query_all([str(tmp_path / "nowhere")])
     with pytest.raises(InputError, match="an address of another machine"):
-        ask_all(["192.0.2.1:80"])
+        query_all(["192.0.2.1:80"])
 
 
 def test_who_answers_is_not_a_node(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = Address(*other.getsockname())
         answers = []
-        thread = threading.Thread(target=lambda: answers.append(ask(address)))
+        thread = threading.Thread(target=lambda: answers.append(query_status(address)))
         thread.start()
         connection, _ = other.accept()
         with connection:

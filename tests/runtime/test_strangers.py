@@ -215,7 +215,7 @@ def with_version(version):
         ([damaged(wire.encode(protocol.Ready((2, 1, 1), (0, 1, 1))))], True, "a frame's checksum is wrong"),
         ([wire.encode(wire.Got(5000, 0, 0))], True, "GOT says what cannot be"),
         ([struct.pack("<II", 0, 0)], True, "a frame of no length"),
-        ([wire.encode(protocol.AskModel()) * 6000], True, "more than 5000 messages within a second"),
+        ([wire.encode(protocol.ModelRequest()) * 6000], True, "more than 5000 messages within a second"),
     ],
 )  # fmt: skip
 async def test_frames_that_end_a_neighbours_connection(authority, frames, hello, reason):

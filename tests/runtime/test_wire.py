@@ -40,8 +40,8 @@ SMALL = [
     protocol.Acknowledge(OTHER),
     protocol.Withdraw(TOKEN, None),
     protocol.Withdraw(TOKEN, OTHER),
-    protocol.AskModel(),
-    protocol.GiveModel(12, None),
+    protocol.ModelRequest(),
+    protocol.ModelReply(12, None),
     half_steps.Introduction(TOKEN, 12, 5, None),
     half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"\1\2\3", 0, 12, 2, 5),
     half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"\1\2\3", 0, 12, 2, 5, About(4000.0, True, (0, 7, 2**32 - 1))),
@@ -56,7 +56,7 @@ SMALL = [
 MODEL = np.array([1.5, -2.0, 0.25], "float32")
 LARGE = [
     protocol.Body(TOKEN, OTHER, MODEL),
-    protocol.GiveModel(12, MODEL),
+    protocol.ModelReply(12, MODEL),
     half_steps.Introduction(TOKEN, 12, 5, MODEL),
     node_messages.IterationModel(12, MODEL),
 ]

@@ -50,7 +50,7 @@ messages_without_models = st.one_of(
     st.builds(protocol.Withdraw, tokens, st.none() | tokens),
     st.builds(node_messages.Presence, st.integers(0, 9), counts, st.lists(counts, max_size=5).map(tuple)),
     st.builds(protocol.Body, tokens, tokens, headers),
-    st.builds(protocol.GiveModel, counts, st.none() | headers),
+    st.builds(protocol.ModelReply, counts, st.none() | headers),
     st.builds(node_messages.IterationModel, counts, headers),
     st.builds(
         half_steps.Frame, tokens, tokens, numbers, numbers, shares, shares, st.binary(max_size=20), st.just(0), counts,
@@ -147,7 +147,7 @@ def test_a_large_frame_that_never_becomes_whole_holds_no_more_than_what_came():
     decoder = Decoder(models)
     decoder.greeted = True
     header = wire.ModelHeader(1, models.values, "float64")
-    list(decoder.feed(wire.encode(protocol.GiveModel(1, header))))  # one model of our own n, not yet touched
+    list(decoder.feed(wire.encode(protocol.ModelReply(1, header))))  # one model of our own n, not yet touched
     tracemalloc.start()
     for data in [struct.pack("<IIB", 200_000, 0, wire.CHUNK), *[b"x" * 1000] * 150]:
         assert list(decoder.feed(data)) == []

@@ -11,7 +11,7 @@ import pytest
 from live_files import embedded
 from streams import answering, stream
 
-from efhc.experiments.nodes.status_query import Answer, ask, ask_all
+from efhc.experiments.nodes.status_query import Answer, query_all, query_status
 from efhc.watch import nodes
 from efhc.watch.discovery import FoundRun
 from efhc.watch.nodes import MOST_SHOWN, NodesReader
@@ -182,8 +182,8 @@ def test_a_deeply_nested_answer_is_a_bad_answer(tmp_path):
     good = status_of(1, 5, 0)
     with answering(tmp_path / "bad", lambda: deep), answering(tmp_path / "good", lambda: json.dumps(good)):
         bad = Answer(str(tmp_path / "bad"), None, "what answers there is not an efhc node")
-        assert ask(tmp_path / "bad" / "status.sock") == bad
-        assert ask_all([str(tmp_path)]) == [Answer(str(tmp_path / "good"), good), bad]
+        assert query_status(tmp_path / "bad" / "status.sock") == bad
+        assert query_all([str(tmp_path)]) == [Answer(str(tmp_path / "good"), good), bad]
         watched = Watcher.of(tmp_path, may_be_empty=True)
         watched.wait_for_nodes()
         (group,) = watched.tree["groups"]

@@ -127,10 +127,10 @@ def status(
 
     The exit code is 1 if a node does not answer, or if none is running.
     """
-    from efhc.experiments.nodes.status_query import ask_all
+    from efhc.experiments.nodes.status_query import query_all
 
     places = places or ["."]
-    answers = ask_all(places)
+    answers = query_all(places)
     if as_json:
         import json
 

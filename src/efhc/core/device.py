@@ -135,24 +135,19 @@ class Device:
     """The number of tokens given out in this session."""
     finished: bool = False
     leaving: bool = False
-    copies: bool = False
+    waits_for_model: bool = False
     """Whether the device waits for a neighbour's model to start from."""
     model_requested_from: int | None = None
     """The neighbour that was sent the request for a model."""
     without_model: list[int] = field(default_factory=list)
     """The neighbours that wait for a model themselves."""
-    rounds: bool = False
+    sends_rounded: bool = False
     """Whether models are sent in a lower precision: `combine` then rounds them to it."""
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight, in doubt, or waiting for an acknowledgement."""
         return not self.unacknowledged and all(link.exchange is None for link in self.links.values())
-
-    @property
-    def waits_for_model(self) -> bool:
-        """Whether the device waits for a neighbour's model to start from."""
-        return self.copies
 
 
 def steps_in_order(device: Device) -> list[Step]:
@@ -170,7 +165,7 @@ def take_share(device: Device) -> float:
 
 
 def give_back(device: Device, exchange: Exchange, share: float) -> None:
-    """Free a share that an exchange does not move after all: now if it is of this iteration's u_i, else in the next."""
+    """Release a share. If it was reserved in an earlier iteration, it becomes free at the next `reserve_shares`."""
     if exchange.sent is device.offers:
         device.free += share
 
@@ -180,7 +175,8 @@ def durable(device: Device) -> Device:
     doubts = {j: Link(up=False, exchange=link.exchange) for j, link in device.links.items() if link.in_doubt}
     return Device(
         device.number, device.session, device.model, device.last_broadcast, device.k, doubts, 0, list(device.steps),
-        dict(device.unacknowledged), finished=device.finished, copies=device.copies, rounds=device.rounds,
+        dict(device.unacknowledged), finished=device.finished, waits_for_model=device.waits_for_model,
+        sends_rounded=device.sends_rounded,
     )  # fmt: skip
 
 
@@ -221,8 +217,8 @@ class Reaction:
     def send(self, neighbour: int, message: protocol.Message) -> None:
         self.effects.append(protocol.Send(neighbour, message))
 
-    def keep(self, what: str) -> None:
-        self.effects.append(protocol.Keep(what))
+    def keep(self, change: protocol.Change) -> None:
+        self.effects.append(protocol.Keep(change))
 
     # Iterations
 
@@ -278,7 +274,7 @@ class Reaction:
                 rest = 1.0 - sum([share for share, _ in self.device.set_aside])
                 terms = [(-share / rest, sent) for share, sent in self.device.set_aside]
                 self.device.offers = self.combine([(1.0 / rest, self.device.model), *terms])
-            elif self.device.rounds:
+            elif self.device.sends_rounded:
                 self.device.offers = self.combine([(1.0, self.device.model)])
             else:
                 self.device.offers = self.device.model
@@ -304,7 +300,7 @@ class Reaction:
 
     def offer_if_free(self, neighbour: int, link: Link) -> None:
         """Make the pending offer of a link with the current model, unless an exchange is in flight on it."""
-        is_barred = self.device.copies or self.device.leaving
+        is_barred = self.device.waits_for_model or self.device.leaving
         if link.pending_offer and link.up and link.exchange is None and not is_barred and self.may_begin(link):
             exchange = self.begin_exchange(link, take_share(self.device), decides=True)
             self.send(neighbour, protocol.Offer(exchange.token, exchange.share, self.device.k))
@@ -318,7 +314,7 @@ class Reaction:
     def on_offer(self, neighbour: int, link: Link, message: protocol.Offer) -> None:
         exchange = link.exchange
         if exchange is None:
-            if self.device.leaving or self.device.copies or not self.may_begin(link):
+            if self.device.leaving or self.device.waits_for_model or not self.may_begin(link):
                 link.pending_offer = 0 if self.device.leaving else link.pending_offer or 2
                 self.send(neighbour, protocol.Refuse(message.token))
                 return
@@ -429,7 +425,7 @@ class Reaction:
             self.withdraw(neighbour, link, exchange)
 
     def withdraw(self, neighbour: int, link: Link, exchange: Exchange) -> None:
-        """Give up an exchange that this end may give up: it is not ready, or decides and has not committed."""
+        """Withdraw an exchange that is not in doubt."""
         self.send(neighbour, protocol.Withdraw(exchange.token, exchange.partner))
         self.end(neighbour, link, "withdrawn")
 
@@ -516,7 +512,7 @@ class Reaction:
         If all of them wait for a model, the device starts from its own, if it has one.
         """
         device = self.device
-        if not device.copies or device.leaving:
+        if not device.waits_for_model or device.leaving:
             return
         there = sorted(neighbour for neighbour, link in device.links.items() if link.up)
         others = [neighbour for neighbour in there if neighbour not in device.without_model]
@@ -526,29 +522,29 @@ class Reaction:
                 (neighbour for neighbour in others if neighbour > last), min(others, default=None)
             )
             if device.model_requested_from is not None:
-                self.send(device.model_requested_from, protocol.AskModel())
+                self.send(device.model_requested_from, protocol.ModelRequest())
         elif device.model is not None:
             self.start_from(device.k, device.model)
         else:
             device.without_model = []  # it sends them a request again after the retry time
 
-    def on_ask_model(self, neighbour: int, link: Link, message: protocol.AskModel) -> None:
+    def on_model_request(self, neighbour: int, link: Link, message: protocol.ModelRequest) -> None:
         device = self.device
-        self.send(neighbour, protocol.GiveModel(device.k, None if device.copies else device.model))
+        self.send(neighbour, protocol.ModelReply(device.k, None if device.waits_for_model else device.model))
 
-    def on_give_model(self, neighbour: int, link: Link, message: protocol.GiveModel) -> None:
+    def on_model_reply(self, neighbour: int, link: Link, message: protocol.ModelReply) -> None:
         if self.device.leaving:
             return
-        if self.device.copies and message.model is not None:
+        if self.device.waits_for_model and message.model is not None:
             self.start_from(message.k, message.model)
-        elif self.device.copies and self.device.model_requested_from == neighbour:
+        elif self.device.waits_for_model and self.device.model_requested_from == neighbour:
             self.device.without_model.append(neighbour)
             self.request_model()
 
     def start_from(self, k: int, model: Model) -> None:
         """Start a device that waited for a model."""
         self.device.k, self.device.model, self.device.last_broadcast = k, model, model
-        self.device.copies, self.device.model_requested_from, self.device.without_model = False, None, []
+        self.device.waits_for_model, self.device.model_requested_from, self.device.without_model = False, None, []
         self.effects += (protocol.Keep("model"), protocol.Copied())
 
     def received(self, event: protocol.Received) -> None:
@@ -578,8 +574,8 @@ _ANSWERS: dict[type, Callable[[Reaction, int, Link, Any], None]] = {
     protocol.Commit: Reaction.on_commit,
     protocol.Acknowledge: Reaction.on_acknowledge,
     protocol.Withdraw: Reaction.on_withdraw,
-    protocol.AskModel: Reaction.on_ask_model,
-    protocol.GiveModel: Reaction.on_give_model,
+    protocol.ModelRequest: Reaction.on_model_request,
+    protocol.ModelReply: Reaction.on_model_reply,
 }
 
 

@@ -206,8 +206,8 @@ class LinkEnd:
     """Whether an acknowledgement must still be sent. A paced device sends it with its next frame."""
     link_correction: Floats | None = None
     """lambda: the contribution of this link to h. None if it is not stored."""
-    degree: int = 0
-    """The other end's number of neighbours, as it last said."""
+    other_degree: int = 0
+    """The other end's number of neighbours, as it last reported."""
     degree_sent: int = -1
     """The number of neighbours that the other end was last sent; -1 before the first."""
     about: About | None = None
@@ -572,7 +572,7 @@ class HalfSteps:
 
     def _weight(self, end: LinkEnd, made: Encoded, limit: StepLimit) -> float:
         """Return c."""
-        degree = max(1, self.degree, end.degree)
+        degree = max(1, self.degree, end.other_degree)
         weight = self.law.rate * (1.0 / (1.0 + degree))
         weight = min(weight * self.scale, MOST_LOAD / 2) if self.law.settles else min(weight, 0.5 / degree)
         link = end.link_steps
@@ -656,7 +656,7 @@ class HalfSteps:
             return []
         if isinstance(message, Frame):
             return self._on_frame(neighbour, end, message, arithmetic)
-        end.degree = message.degree
+        end.other_degree = message.degree
         self._note_acknowledged(end, message)
         if self.is_paced and not self.silent:  # it goes with the next frame, or when the uplink is idle
             is_news = end.degree_sent != self.degree and end.known_here is not None
@@ -679,7 +679,7 @@ class HalfSteps:
                 break  # it is not acknowledged, so it is sent again, and refused then
             last = following
             effects.append(Committed(neighbour, following))
-        end.degree = last.degree
+        end.other_degree = last.degree
         for message in (frame, last):
             self._note_acknowledged(end, message)
         if is_repeated or self.silent or not self.is_paced:
@@ -711,7 +711,7 @@ class HalfSteps:
     def _on_introduction(self, neighbour: int, end: LinkEnd, message: Introduction) -> list[Effect]:
         before, effects = end.partner, list[Effect]()
         if before == message.source and (end.known_here is not None or message.model is None):  # it is repeated
-            end.degree = message.degree
+            end.other_degree = message.degree
             return [] if end.known_here is None else [self._acknowledgement(neighbour, end)]
         if before is not None and before != message.source:
             if message.source[1] == before[1] and message.source[2] < before[2]:
@@ -725,7 +725,7 @@ class HalfSteps:
                 effects += self.link_down(neighbour)
                 self.link_up(neighbour)
                 end = self.links[neighbour]
-        end.partner, end.degree = message.source, message.degree
+        end.partner, end.other_degree = message.source, message.degree
         if end.introduced_to == end.partner:
             end.acknowledged = max(end.acknowledged, 0)
         self._begin_known_here(end, message.model)

@@ -5,7 +5,7 @@ All of it is plain data; `core.device` is the law, and docs/asynchrony.md draws 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from efhc.core.device import Exchange
@@ -77,18 +77,18 @@ class Withdraw(NamedTuple):
     of: Token | None
 
 
-class AskModel(NamedTuple):
+class ModelRequest(NamedTuple):
     """The sender is new and requests a model and its k."""
 
 
-class GiveModel(NamedTuple):
+class ModelReply(NamedTuple):
     """The model w_i(k) of the sender, to start from; None if the sender itself waits for one."""
 
     k: int
     model: Model | None
 
 
-Message = Offer | Accept | Refuse | Body | Ready | Commit | Acknowledge | Withdraw | AskModel | GiveModel
+Message = Offer | Accept | Refuse | Body | Ready | Commit | Acknowledge | Withdraw | ModelRequest | ModelReply
 
 
 # Events
@@ -164,10 +164,30 @@ class Send(NamedTuple):
     message: Message
 
 
-class Keep(NamedTuple):
-    """Store `durable(device)` before any later effect of the same reaction is carried out."""
+JournalledChange = Literal["ready", "commit", "withdrawn", "unresolved"]
+"""A change on which a neighbour may rely.
 
-    what: str
+- "ready": the exchange is in doubt here, and Ready is sent next.
+- "commit": one of the two ends has decided, and this end makes the step.
+- "withdrawn": an exchange that was in doubt was not committed.
+- "unresolved": an exchange in doubt was given up.
+"""
+Change = JournalledChange | Literal["model", "broadcast"]
+"""A change of the device.
+
+- "model": the device has a new w_i.
+- "broadcast": the device has a new w_hat_i.
+"""
+
+
+class Keep(NamedTuple):
+    """Store `durable(device)`.
+
+    If the change is a `JournalledChange`, the driver must do so before any later effect of the same reaction is carried
+    out. Any other change may wait for the next checkpoint.
+    """
+
+    change: Change
 
 
 class Fired(NamedTuple):

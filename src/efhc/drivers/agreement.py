@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from efhc.core.reference import reference_iteration
-from efhc.drivers.lockstep import IN_CACHE, Lockstep
+from efhc.drivers.lockstep import IN_CACHE, PaperLockstep
 from efhc.learning.backends.backend import Backend
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import trigger_of
@@ -29,7 +29,7 @@ def difference_from_reference(
     models = last_broadcast = list(scenario.initial_models())
     local = oracle.initial_local(len(models))
     reader = scenario.reader()
-    lockstep, state = Lockstep(scenario, trigger, threads, fuse_up_to=fuse_up_to), scenario.initial_state()
+    lockstep, state = PaperLockstep(scenario, trigger, threads, fuse_up_to=fuse_up_to), scenario.initial_state()
     while state.k < iterations:
         state, steps = lockstep.advance(state, iterations - state.k)
         for k, fired_here, used_here in zip(range(steps.k, state.k), steps.fired, steps.used, strict=True):

@@ -22,7 +22,7 @@ from efhc.core.memory import Arrays, Memories, begin, carry_over
 from efhc.core.parts import ExchangeMixing, FeedbackTrigger, Now, Parts, Seen
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
-from efhc.drivers.lockstep import Lockstep, refuse_used_up
+from efhc.drivers.lockstep import PaperLockstep, refuse_used_up
 from efhc.drivers.result_checks import CheckedLinks, ResultChecks
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledLaw
@@ -36,11 +36,13 @@ RECORDED = 1 << 22
 """The largest number of numbers that one call records, if that is more than one iteration."""
 
 
-def driver_for(scenario: Scenario, strategy: Any, threads: int = 1, loss: float = 0.0) -> Lockstep | GeneralLockstep:
+def driver_for(
+    scenario: Scenario, strategy: Any, threads: int = 1, loss: float = 0.0
+) -> PaperLockstep | GeneralLockstep:
     """Return the driver of a strategy. `loss` is the probability with which a message gets lost."""
     form = form_of(strategy)
     if form.is_papers and not loss:
-        return Lockstep(scenario, strategy, threads)
+        return PaperLockstep(scenario, strategy, threads)
     return GeneralLockstep(scenario, strategy, threads, loss)
 
 
@@ -218,7 +220,7 @@ class GeneralLockstep:
         return {OWN + name: array for name, array in checked.items()}
 
     def _decision(self, now: Now, own: dict[str, np.ndarray]) -> TriggerDecision:
-        """Call the trigger for its thresholds, or return how to call it once drifts are known."""
+        """Return the thresholds of the trigger, or how it decides once drifts are known."""
         trigger = self._feedback
         if trigger is None:
             return TriggerDecision(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)

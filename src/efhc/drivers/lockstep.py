@@ -1,6 +1,6 @@
 """All devices step together, k = 0, 1, ...: W(k+1) = P(k) W(k) - alpha(k) G(k).
 
-`Lockstep` decides how many iterations are made in one go; the rules are those of `core.iteration`. Nothing here
+`PaperLockstep` decides how many iterations are made in one go; the rules are those of `core.iteration`. Nothing here
 measures or keeps anything.
 """
 
@@ -40,10 +40,10 @@ def refuse_used_up(state: State, own: Iterable[Floats]) -> None:
         raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
 
 
-class Lockstep:
+class PaperLockstep:
     """Moves a state on, in place.
 
-    A `Lockstep` computes in three arrays (m, n): W, w_hat, and one for the gradients, which becomes the next W. It
+    A `PaperLockstep` computes in three arrays (m, n): W, w_hat, and one for the gradients, which becomes the next W. It
     takes over the arrays of the first state it is given, and every state that it returns is a view of its own arrays,
     good until the next call of `advance`. Copy what you keep of it. A state that was used up is refused.
     """

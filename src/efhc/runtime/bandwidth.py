@@ -374,7 +374,7 @@ _NO_ROUND_TRIP = 2**32 - 1
 def data_segments(connection: TransportSocket | None) -> int | None:
     """Return the number of packets with data that have arrived on a TCP connection, or None if it is unknown.
 
-    After a loss, packets arrive that nobody can read until the lost one has come again, and a TLS record can be read
+    After a loss, packets arrive that cannot be read until the lost one has come again, and a TLS record can be read
     only once it is whole. On a slow link each may take seconds, in which the other end is well and alive. The kernel of
     a process that hangs acknowledges what it is sent, but sends no data: so this number stands still then.
     """

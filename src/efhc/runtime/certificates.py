@@ -29,7 +29,7 @@ EARLIER = timedelta(days=1)
 
 
 def make_authority(folder: Path, days: int = AUTHORITY_DAYS, now: datetime | None = None) -> CertificateFiles:
-    """Write an authority that can sign certificates of devices and of nobody else, valid for `days` from `now` on.
+    """Write an authority that can sign certificates of devices and no others, valid for `days` from `now` on.
 
     Raises `EfhcError` if the folder has one already.
     """
@@ -165,7 +165,7 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def _write_new_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a new private key, and write it so that nobody but its owner can read it, from its first byte on."""
+    """Return a new private key, and write it so that only its owner can read it, from its first byte on."""
     key = ec.generate_private_key(ec.SECP256R1())
     content = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from efhc.core.half_step_messages import Introduction
-from efhc.core.protocol import Body, GiveModel, Model
+from efhc.core.protocol import Body, Model, ModelReply
 from efhc.runtime.bandwidth import (
     Bucket,
     RateMeter,
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         kinds = {type(each.message) for each in self._waiting}
         if not outgoing.size and Introduction not in kinds:  # what follows an introduction means nothing before it
             self._send_small(message)
-        elif not isinstance(message, GiveModel) or GiveModel not in kinds:  # else it has asked again too early
+        elif not isinstance(message, ModelReply) or ModelReply not in kinds:  # else it has requested one too early
             self._waiting.append(outgoing)
             self._pump()
 
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def close(self, reason: str, *, final: bool = False) -> None:
-        """End the connection and tell the other end why. `owner.lost` is not called."""
+        """End the connection and send the other end the reason. `owner.lost` is not called."""
         if self.ended is None:
             self._send_small(Goodbye(reason, final))
             self._end(reason)
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
             for message in self._decoder.feed(data):
                 if isinstance(message, ModelProgress):
                     self.status.model_bytes_received += message.model_bytes
-                    self.owner.moved(self)
+                    self.owner.note_progress(self)
                     continue
                 self._allowed_messages.take(1, self._last_received)
                 if self._allowed_messages.wait(self._last_received):
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
             self._fail(f"refused: {error}")
             return
         if self._decoder.is_within_chunk:  # which may take long on a link that has become slow
-            self.owner.moved(self)
+            self.owner.note_progress(self)
         news = self._decoder.model_bytes - self._got_bytes
         if is_pinged or news >= GOT_BYTES:
             self._send_got()
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             self.status.rate = self.meter.rate
             self._uplink.acknowledged(new, now)
             self._pump()
-            self.owner.moved(self)
+            self.owner.note_progress(self)
 
     # Sending
 

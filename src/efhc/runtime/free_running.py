@@ -43,7 +43,7 @@ class NeighbourRecord:
     given_up: int = 0
     """Exchanges with it that were given up in doubt since the two ends last compared their counts."""
     last_progress: float = 0.0
-    """When something last moved between the two, by the loop's clock."""
+    """When there was last progress between the two, by the loop's clock."""
     silent_since: float | None = None
     """Since when there is no connection; None while there is one."""
 
@@ -122,7 +122,7 @@ class FreeRunning(Mode):
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Give up what may be given up: the node stops now."""
+        """Withdraw what is not in doubt: the node stops now."""
 
     @property
     def _is_done(self) -> bool:
@@ -183,11 +183,11 @@ class FreeRunning(Mode):
             raise self._error
 
     async def _begin(self) -> None:
-        """Make the device and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
+        """Make the device and keep it. No message was sent before that, so it may be stopped at any moment."""
         await self._training.call(self._restore_or_begin)
         self._status.iteration = self.device.k
         self._is_restored = True
-        if not self._waits_for_model:
+        if not self.device.waits_for_model:
             self._has_model.set()
         self._log("begun", k=self.device.k, session=self.device.session)
         self.checkpoint()
@@ -330,11 +330,6 @@ class FreeRunning(Mode):
 
     # State
 
-    @property
-    def _waits_for_model(self) -> bool:
-        """Whether the device has no model yet to train."""
-        return self.device.model is None
-
     def _note_start(self, model: Floats | None) -> None:
         """Note the model that the device starts from, if that is recorded."""
         if self._settings.record.gradients and model is not None:
@@ -426,7 +421,7 @@ class FreeRunning(Mode):
         if problem is not None:
             self._refuse_message(neighbour, problem)
 
-    def moved(self, neighbour: int) -> None:
+    def note_progress(self, neighbour: int) -> None:
         self.record_of(neighbour).last_progress = self._loop.time()
 
     # Neighbours and timers

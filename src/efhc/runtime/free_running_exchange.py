@@ -23,6 +23,7 @@ from efhc.core.protocol import (
     Finish,
     Fired,
     GiveUp,
+    JournalledChange,
     Keep,
     Leave,
     LinkDown,
@@ -41,8 +42,8 @@ from efhc.runtime.training import combined
 from efhc.runtime.workers import STATE
 from efhc.scenarios.decisions import drift_of
 
-JOURNALLED = {"ready", "commit", "withdrawn", "unresolved"}
-"""The changes of a device that a neighbour may rely on. The model itself is kept by checkpoints only."""
+JOURNALLED = frozenset(get_args(JournalledChange))
+"""The changes that the journal must have at once. The model itself is kept by checkpoints only."""
 
 
 @dataclass
@@ -98,8 +99,10 @@ class FreeRunningExchange(FreeRunning):
     # State
 
     def _begin_with(self, model: Floats | None) -> None:
-        rounds = self._settings.wire == "float16"
-        self.device = Device(self._settings.device, self._session, model, model, copies=model is None, rounds=rounds)
+        self.device = Device(
+            self._settings.device, self._session, model, model, waits_for_model=model is None,
+            sends_rounded=self._settings.wire == "float16",
+        )  # fmt: skip
 
     def _continue(self, found: Restored) -> None:
         device = found.device
@@ -113,11 +116,7 @@ class FreeRunningExchange(FreeRunning):
             device.steps = []
         self.device = restarted(device, self._session)
         self.device.finished = self.device.finished and self.device.k >= self._iterations
-        self.device.rounds = self._settings.wire == "float16"
-
-    @property
-    def _waits_for_model(self) -> bool:
-        return self.device.copies or self.device.model is None
+        self.device.sends_rounded = self._settings.wire == "float16"
 
     def _durable(self) -> tuple[Device, dict[str, Any]]:
         kept = durable(self.device)
@@ -205,7 +204,7 @@ class FreeRunningExchange(FreeRunning):
             self._carry_out(effect, lane, fresh)
 
     def _combine(self, terms: Sequence[tuple[float, Floats]]) -> Floats:
-        return combined(terms, "float16" if self.device.rounds else None)
+        return combined(terms, "float16" if self.device.sends_rounded else None)
 
     def _carry_out(self, effect: Effect, lane: int, fresh: list[Step]) -> None:
         """Carry out an effect. `lane` is the neighbour that may rely on it; `fresh` are the newly committed steps."""
@@ -214,11 +213,11 @@ class FreeRunningExchange(FreeRunning):
                 if isinstance(message, Offer):
                     self._recorder.offered(message.token)
                 self._outbox.do(neighbour, self._transport.send, neighbour, message)
-            case Keep(what):
-                if what in JOURNALLED:
+            case Keep(change):
+                if change in JOURNALLED:
                     self._outbox.write([lane], self._store.keep, durable(self.device), list(fresh))
                     fresh.clear()
-                if what == "unresolved":
+                if change == "unresolved":
                     self.checkpoint()  # its norm is a fact, which the journal does not have
             case Ended(neighbour, exchange, outcome):
                 self._note_end(neighbour, exchange, outcome)

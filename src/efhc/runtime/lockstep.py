@@ -30,12 +30,12 @@ NOT_BEGUN = -1
 NO_ITERATION = (1 << 63) - 1
 """The iteration in its HELLO until then: it needs nothing yet."""
 LAST_MESSAGES = 2.0
-"""Seconds for telling the neighbours that the run has ended."""
+"""Seconds for sending the neighbours the reason why the run has ended."""
 LOG_AGAIN = 60.0
 """Seconds between two lines of the log about the devices that the node waits for."""
 
 
-class Lockstep(Mode):
+class LockstepMode(Mode):
     """The mode `lockstep`."""
 
     neighbours: dict[int, LockstepNeighbour]
@@ -113,7 +113,7 @@ class Lockstep(Mode):
         return "stopped" if self._stop_at is not None else "all iterations are made, and no neighbour has come back"
 
     def stop(self) -> None:
-        """Ask the node to stop: it ends the iteration if its neighbours do their part soon, and keeps its state."""
+        """Request an end: the node ends the iteration if its neighbours do their part soon, and keeps its state."""
         if self._stop_at is None:
             self._stop_at = asyncio.get_running_loop().time() + self._settings.stop_seconds
             self._status.state = "stopping"
@@ -191,7 +191,7 @@ class Lockstep(Mode):
         has_made_all = members.has_made(self._number, self._iterations)
         last = await self._state_after(self._iterations) if has_made_all else None
         if last is not None and last.sent == {}:
-            self._is_under_way = True  # and over for everybody
+            self._is_under_way = True  # and the run is over
         limit = self._settings.limits.give_up if has_made_all else math.inf
         with self._logging_waits(lambda: members.missing, limit):
             if not await self._until(lambda: self._is_under_way or not members.missing, limit):
@@ -264,7 +264,7 @@ class Lockstep(Mode):
         if not device.is_decided:
             if (received := await self._wait_for_messages()) is None:
                 return False
-            await self._training.call(device.send, received)
+            await self._training.call(device.decide, received)
             self._send_messages()
         if (received := await self._wait_for_messages()) is None:
             return False
@@ -310,7 +310,7 @@ class Lockstep(Mode):
         self._recorder.flush()
         sent = None
         if not self.members.unfinished(self._iterations):
-            sent = {}  # nobody needs anything any more
+            sent = {}  # no device needs them any more
         elif with_sent:
             sent = {number: record.kept for number, record in self.neighbours.items()}
         state = replace(self._device.state(self.k), sent=sent)
@@ -478,10 +478,10 @@ class Lockstep(Mode):
                 self._end_run(reason)
                 return None
             case _ if isinstance(message, self._device.messages):
-                return self._take_part(neighbour, message)
+                return self._take_iteration_message(neighbour, message)
         return f"it sends {type(message).__name__}, which is no message of this mode and link law"
 
-    def _take_part(self, neighbour: int, message: Any) -> str | None:
+    def _take_iteration_message(self, neighbour: int, message: Any) -> str | None:
         """Take a message of an iteration. Returns why it is refused, or None."""
         record: LockstepNeighbour = self.record_of(neighbour)
         problem = None
@@ -489,7 +489,7 @@ class Lockstep(Mode):
             own = self._device.model if self.k != NOT_BEGUN else None
             problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
         if problem is not None:
-            if record.refused == message.k:  # it may come once more over a new connection, but not again and again
+            if record.refused == message.k:  # it was sent once more over a new connection, and is refused again
                 self._end_run(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
             record.refused = message.k
             return problem

@@ -1,7 +1,7 @@
 """One device of a node in lockstep: what it computes, and the messages of each iteration.
 
-A link law is a subclass: `LockstepExchange` or `LockstepHalfSteps`. Nothing here waits: `Lockstep` calls `start`,
-`descend`, `send` and `finish` in its worker thread, and waits for the neighbours before the last two. From `start` to
+A link law is a subclass: `LockstepExchange` or `LockstepHalfSteps`. Nothing here waits: `LockstepMode` calls `start`,
+`descend`, `decide` and `finish` in its worker thread, and waits for the neighbours before the last two. From `start` to
 the end of `finish`, the event loop may call `messages_to` and `is_missing` at any moment: neither reads what `finish`
 changes.
 """
@@ -94,7 +94,7 @@ class LockstepDevice(ABC):
     def descend(self) -> None:
         """Compute gradients at the model of this iteration. Raises `Diverged`."""
 
-    def send(self, received: Mapping[int, Messages]) -> None:  # noqa: B027 - an exchange decides in `start`
+    def decide(self, received: Mapping[int, Messages]) -> None:  # noqa: B027 - an exchange decides in `start`
         """Decide which frames to send. Called if `start` has not decided it."""
 
     @abstractmethod
@@ -267,7 +267,7 @@ class LockstepHalfSteps(LockstepDevice):
         self._loss, self._down = self._trainer.descend(self.k, self.model, lambda: self._device.gate)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def send(self, received: Mapping[int, Messages]) -> None:
+    def decide(self, received: Mapping[int, Messages]) -> None:
         training = self._training
         for number in self._introductions:
             self._receive(number, received[number][Introduction])

@@ -207,7 +207,7 @@ class LockstepNeighbour:
         kept = self._kept.setdefault(message.k, {})
         known = kept.setdefault(type(message), _Kept(message))
         if known.connection == EARLIER and next(iter(kept.values())) is known:
-            # Made again after a restart: the first message tells the other end where this one is.
+            # Made again after a restart: the first message shows the other end where this one is.
             known.connection = NEVER
         while len(self._kept) > KEPT_ITERATIONS:
             self.dropped = min(self._kept)

@@ -1,7 +1,7 @@
 """The log of a node: one JSON object per line, on stderr or in a file.
 
 Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level`, `device` and `event`.
-Strangers may cause `LIMITED` events as often as they like: beyond a limit they are only counted.
+Any host on the network can cause `LIMITED` events: beyond a limit they are only counted.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Mode(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask for an orderly end."""
+        """Request an orderly end."""
 
     @abstractmethod
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
@@ -105,7 +105,7 @@ class Mode(ABC):
     def received(self, neighbour: int, message: Message) -> None:
         """Handle a message. A model in it is an array of its own, in the precision of the experiment."""
 
-    def moved(self, neighbour: int) -> None:  # noqa: B027 - nodes in lockstep have no timeouts
+    def note_progress(self, neighbour: int) -> None:  # noqa: B027 - nodes in lockstep have no timeouts
         """Note that a part of a model has arrived here or was acknowledged by the neighbour."""
 
     def refused(self, who: str, reason: str, neighbour: int | None = None, *, again: bool = False) -> None:
@@ -196,7 +196,7 @@ async def run_until_stopped(
             loop.add_signal_handler(one, os._exit, 128 + one)
 
     def note_uncaught(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what nobody caught. Sockets fail in many ways; anything else is a bug, and the state may be wrong."""
+        """Log uncaught errors. Sockets fail in many ways; anything else is a bug, and the state may be wrong."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):
             log("network", level="debug", what=str(error or context.get("message")))

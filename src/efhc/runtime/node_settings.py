@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody on another machine can reach it."""
+        """Whether it can be reached from this machine only."""
         if self.host == "localhost":
             return True
         try:

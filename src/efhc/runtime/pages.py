@@ -136,7 +136,7 @@ def _unix_listener(path: Path) -> socket.socket:
                 path.unlink()
         with short_name(path) as name:
             listening.bind(name)
-            os.chmod(name, 0o600)  # noqa: PTH101 - before it listens, so nobody is early
+            os.chmod(name, 0o600)  # noqa: PTH101 - before it listens, so no connection is early
         listening.listen(AT_ONCE)
         listening.setblocking(False)
     except OSError as error:

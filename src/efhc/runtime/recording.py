@@ -67,7 +67,7 @@ class _Rows:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the system. Raises `SaveError` if the disk is full."""
+        """Write everything to the file. Raises `SaveError` if the disk is full."""
         with writing(self._path), self._path.open("ab") as file:
             file.writelines(self._waiting)
         self._waiting, self._size = [], 0
@@ -130,7 +130,7 @@ class Recorder:
         self._files[name].add(np.array(values, dtype=row).tobytes())
 
     def after_iteration(self, k: int, model: Floats, local: Local = NOTHING) -> None:
-        """The device has w_i(k). Keep it if it is one of the iterations that were asked for."""
+        """The device has w_i(k). Keep it if it is one of the iterations to record."""
         every = self._settings.models_every
         if every is not None and (k == 1 or k % every == 0):
             self._keep(k, model, local)

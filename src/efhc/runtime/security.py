@@ -77,8 +77,8 @@ def security_of(settings: NodeSettings, *, insecure: bool, log: Log) -> Security
 class Security:
     """The identity of one node, and the contexts of its connections. It is not shared between threads.
 
-    A renewed certificate counts from the next connection on: accepted ones look for it by themselves, and for each one
-    that is made, ask for the context anew.
+    A renewed certificate counts from the next connection on: accepted ones look for it by themselves. Get the
+    context anew for each one that is made.
     """
 
     def __init__(self, tls: Tls, device: int, log: Log) -> None:
@@ -257,7 +257,7 @@ def _versions(tls: Tls) -> list[tuple[int, ...]]:
     versions: list[tuple[int, ...]] = []
     for path in (tls.authority, tls.certificate, tls.key):
         try:
-            facts = os.stat(path)  # noqa: PTH116 - it is asked for each connection
+            facts = os.stat(path)  # noqa: PTH116 - it runs for each connection
             versions.append((facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
         except OSError:
             versions.append(())

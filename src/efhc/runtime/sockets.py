@@ -1,9 +1,9 @@
 """The transport over TCP and TLS 1.3: who may connect, and which of two connections stays.
 
-A node dials each neighbour whose address it knows, again and again. The end that dialled sends HELLO first; the other
-one checks it, and answers with HELLO or with GOODBYE and the reason. There is one connection per neighbour. If both
-dialled at the same time, the connection from the lower number stays; otherwise a new one replaces the old one, whose
-end may not have been noticed yet.
+A node dials each neighbour whose address it knows, until the two are connected. The end that dialled sends HELLO
+first; the other one checks it, and answers with HELLO or with GOODBYE and the reason. There is one connection per
+neighbour. If both dialled at the same time, the connection from the lower number stays; otherwise a new one replaces
+the old one, whose end may not have been noticed yet.
 
 Until the other end has proved who it is, it is a stranger: it has five seconds, there are at most `strangers` of them,
 and if one more comes, the oldest one from the address that has most of them goes.
@@ -134,7 +134,7 @@ class SocketTransport:
             connection.withdraw(model)
 
     def disconnect(self, neighbour: int, reason: str, *, final: bool = False) -> None:
-        """End the connection to a neighbour and tell it why. If `final`, it should not connect again soon."""
+        """End the connection to a neighbour and send it the reason. If `final`, it should not connect again soon."""
         if (connection := self._connection(neighbour)) is not None:
             self._close(connection, reason, final=final)
             self._gone(connection, reason)
@@ -168,7 +168,7 @@ class SocketTransport:
         return True
 
     async def stop(self, reason: str) -> None:
-        """Tell all neighbours why, and end all connections."""
+        """Send all neighbours the reason, and end all connections."""
         self._stopped = True
         dialling = [link.dial for link in self._links.values() if link.dial is not None]
         tasks = [*dialling, *self._accepting, *self._strangers]
@@ -217,7 +217,7 @@ class SocketTransport:
                 task = asyncio.create_task(self._welcome(accepted, str(Address(*where[:2]))))
                 self._strangers[task] = where[0]
                 task.add_done_callback(lambda task: self._strangers.pop(task, None))
-                await asyncio.sleep(0)  # the task begins: were it cancelled before, nobody would close the socket
+                await asyncio.sleep(0)  # the task begins: were it cancelled before, the socket would stay open
         finally:
             listening.close()
 
@@ -348,10 +348,10 @@ class SocketTransport:
         assert connection.neighbour is not None
         self._listener.received(connection.neighbour, message)
 
-    def moved(self, connection: Connection) -> None:
+    def note_progress(self, connection: Connection) -> None:
         """Pass on that a part of a model has arrived or was acknowledged."""
         assert connection.neighbour is not None
-        self._listener.moved(connection.neighbour)
+        self._listener.note_progress(connection.neighbour)
 
     def lost(self, connection: Connection, reason: str, final: bool) -> None:
         """Handle a connection that has ended. It is not called for one that this transport closed itself."""

@@ -376,9 +376,9 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(21, "COMMIT", protocol.Commit, "token token, of token"),
     Layout(22, "ACKNOWLEDGE", protocol.Acknowledge, "of token"),
     Layout(23, "WITHDRAW", protocol.Withdraw, "token token, of optional token"),
-    Layout(24, "ASK_MODEL", protocol.AskModel, ""),
-    Layout(25, "GIVE_MODEL", protocol.GiveModel, "k count, model model"),
-    Layout(26, "NO_MODEL", protocol.GiveModel, "k count", model=None),
+    Layout(24, "ASK_MODEL", protocol.ModelRequest, ""),
+    Layout(25, "GIVE_MODEL", protocol.ModelReply, "k count, model model"),
+    Layout(26, "NO_MODEL", protocol.ModelReply, "k count", model=None),
     Layout(27, "INTRODUCTION", half_steps.Introduction, _INTRODUCTION + ", model model"),
     Layout(28, "NEWCOMER", half_steps.Introduction, _INTRODUCTION, model=None),
     Layout(29, "FRAME", half_steps.Frame, _FRAME + ", payload bytes", bits=0),
@@ -410,7 +410,7 @@ def layout_of(message: Any) -> Layout:
     if isinstance(message, half_steps.Frame):
         length = "LONG_" if isinstance(message.payload, PayloadHeader) else ""
         return BY_NAME[f"{length}FRAME{'' if message.about is None else '_ABOUT'}"]
-    lacks_model = isinstance(message, protocol.GiveModel | half_steps.Introduction) and message.model is None
+    lacks_model = isinstance(message, protocol.ModelReply | half_steps.Introduction) and message.model is None
     return _BY_MESSAGE[type(message), lacks_model]
 
 

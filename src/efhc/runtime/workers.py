@@ -49,7 +49,7 @@ class Worker:
                 value, error = None, raised
             try:
                 future.get_loop().call_soon_threadsafe(_settle, future, value, error)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed: nothing waits any more
                 return
             del found, future, call, value, error  # models must not be held while the thread waits
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from efhc.experiments.nodes.status_query import Answer, ask
+from efhc.experiments.nodes.status_query import Answer, query_status
 from efhc.report.views import AboutRows, DeviceView, State
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 from efhc.watch.discovery import FoundRun
@@ -84,7 +84,7 @@ class NodesReader(Reader):
 
     def _poll(self) -> None:
         with ThreadPoolExecutor(max_workers=16) as threads:
-            answers = list(threads.map(ask, self.run.sockets))
+            answers = list(threads.map(query_status, self.run.sockets))
         self.add(answers, time.monotonic() - self._began)
 
     def add(self, answers: Sequence[Answer], seconds: float) -> None:

@@ -141,7 +141,7 @@ class Network:
     def begin(self, i):
         """Events 1 and 2, or the end of the device's iterations."""
         core = self.cores.get(i)
-        if core is None or core.copies:
+        if core is None or core.waits_for_model:
             return
         if core.k >= self.iterations[i]:
             self.witness.has_finished(i)
@@ -160,7 +160,7 @@ class Network:
 
     def iterate(self, i):
         core = self.cores.get(i)
-        if core is not None and not core.finished and not core.copies:
+        if core is not None and not core.finished and not core.waits_for_model:
             self.step(i, self.random.uniform(-0.1, 0.1) if self.witness.gradients else 0.0)
             if self.cores.get(i) is core:
                 self.begin(i)
@@ -169,7 +169,7 @@ class Network:
 
     def create(self, i, *, copies=False):
         model = None if copies else self.witness.start(self.start_value())
-        self.cores[i] = Device(i, self.sessions[i], model, model, copies=copies)
+        self.cores[i] = Device(i, self.sessions[i], model, model, waits_for_model=copies)
         self.kept[i] = durable(self.cores[i])
         if model is not None:
             self.witness.put_in_force(i, model)
@@ -399,7 +399,7 @@ class Network:
         self.notice_all()
         for i, core in sorted(self.cores.items()):
             self.iterations[i] = min(self.iterations[i], core.k + 3)
-            if core.copies:
+            if core.waits_for_model:
                 self.edges.add(edge_of(0, i))
         for edge in sorted(self.edges):
             self.connect(edge)

@@ -175,7 +175,7 @@ def test_a_doubt_is_given_up_for_a_device_that_never_returns(pair):
 def newcomer(*values):
     talkers = Talkers(*values, 0.0)
     last = len(values)
-    talkers.cores[last] = Device(last, 0, None, None, copies=True)
+    talkers.cores[last] = Device(last, 0, None, None, waits_for_model=True)
     return talkers
 
 
@@ -183,9 +183,9 @@ def test_a_newcomer_copies_its_first_neighbour():
     talkers = newcomer(4.0)
     talkers.cores[0].k = 7
     talkers.link(0, 1)
-    assert talkers.mail == [(1, 0, protocol.AskModel())]
-    talkers.deliver(protocol.AskModel, to=0)
-    talkers.deliver(protocol.GiveModel, to=1)
+    assert talkers.mail == [(1, 0, protocol.ModelRequest())]
+    talkers.deliver(protocol.ModelRequest, to=0)
+    talkers.deliver(protocol.ModelReply, to=1)
     assert talkers.done() == [protocol.Keep, protocol.Copied]
     assert (talkers.cores[1].k, talkers.cores[1].model.value) == (7, 4.0)
     talkers.do(1, DOES_NOT)
@@ -196,10 +196,10 @@ def test_a_newcomer_copies_its_first_neighbour():
 def test_a_newcomer_among_newcomers_starts_from_its_own_model():
     talkers = newcomer(4.0, 0.0)
     for i, value in ((1, 5.0), (2, 6.0)):
-        talkers.cores[i] = Device(i, 0, Weights(value), Weights(value), copies=True)
+        talkers.cores[i] = Device(i, 0, Weights(value), Weights(value), waits_for_model=True)
     talkers.link(1, 2)
     talkers.deliver_all()
-    assert [core.copies for core in talkers.cores] == [False, False, False]
+    assert [core.waits_for_model for core in talkers.cores] == [False, False, False]
     assert {core.model.value for core in talkers.cores[1:]} <= {5.0, 6.0}
 
 
@@ -211,7 +211,7 @@ def test_a_newcomer_among_newcomers_starts_from_its_own_model():
     protocol.Withdraw((1, 0, 9), (0, 0, 9)),
     protocol.Withdraw((1, 0, 9), None),
     protocol.Acknowledge((0, 0, 9)),
-    protocol.GiveModel(3, Weights(9.0)),
+    protocol.ModelReply(3, Weights(9.0)),
 ])  # fmt: skip
 def test_messages_of_no_exchange_change_nothing(pair, message):
     before = repr(pair.cores[0])

@@ -22,7 +22,7 @@ from collections import defaultdict
 
 from hostile_schedules import Broken
 
-from efhc.core.protocol import Accept, Body, GiveModel, Offer
+from efhc.core.protocol import Accept, Body, ModelReply, Offer
 
 ROUNDING = 1e-9
 
@@ -182,7 +182,7 @@ class Witness:
             self._issue(device, neighbour, message, model)
         elif isinstance(message, Body):
             return message._replace(model=self._body(device, neighbour, message))
-        elif isinstance(message, GiveModel) and message.model is not None:
+        elif isinstance(message, ModelReply) and message.model is not None:
             return message._replace(model=Weights(message.model.value, start=message.model.value))
         return message
 

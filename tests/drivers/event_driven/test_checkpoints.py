@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from efhc.core import protocol
 from efhc.drivers.event_driven.checkpoints import packed, to_json, unpacked
 
 LIKE = np.empty((0, 3), np.float32)
@@ -46,3 +47,13 @@ def test_numbers_of_numpy_become_those_of_python():
     assert [type(one) for one in (back["a"], *back["b"], back["c"])] == [float, int, float, bool]
     with pytest.raises(TypeError, match="cannot hold object"):
         to_json({"a": object()})
+
+
+def test_messages_that_were_renamed_keep_their_names_in_files():
+    messages = {"mail": [protocol.ModelRequest(), protocol.ModelReply(3, None)]}
+    tensors, facts = packed(messages)
+    assert [one["class"] for one in json.loads(facts["state"])["dict"][0][1]] == [
+        "protocol.AskModel",
+        "protocol.GiveModel",
+    ]
+    assert unpacked(tensors, facts, LIKE) == messages

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from efhc.core.protocol import Body, GiveModel, Message, Ready
+from efhc.core.protocol import Body, Message, ModelReply, Ready
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.in_flight import MessagesInFlight
 from efhc.drivers.event_driven.links import InstantLinks, PerLink, SharedLinks, draw_transfers
@@ -76,7 +76,7 @@ def test_a_device_is_silent_while_its_rate_is_0(messages_at):
 
 def test_a_model_that_a_newcomer_asked_for_counts(messages_at):
     messages = messages_at((1.0, 0.0), (5.0, 4.0))
-    messages.send(0.75, 0, 1, GiveModel(3, MODEL))
+    messages.send(0.75, 0, 1, ModelReply(3, MODEL))
     pass_time(messages, 2.0)
     assert messages.silent_devices(2.0) == {0: 1.0}
     pass_time(messages, 9.0)

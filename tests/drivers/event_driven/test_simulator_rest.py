@@ -130,7 +130,7 @@ def test_a_run_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int, s
     assert simulator.is_over
     present = [device for number, device in enumerate(simulator.devices) if simulator._membership.present[number]]
     if strategy == "exchange":
-        assert all(device.finished for device in present if not device.copies)
+        assert all(device.finished for device in present if not device.waits_for_model)
     else:
         assert all(device.k == 25 and device.silent for device in present if device.model is not None)
         assert all(device.is_idle for device in present)

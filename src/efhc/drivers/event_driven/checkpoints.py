@@ -53,9 +53,13 @@ def unpacked(tensors: Mapping[str, np.ndarray], facts: Mapping[str, str], like: 
 # JSON
 
 
+_NAMES_IN_FILES = {"ModelRequest": "AskModel", "ModelReply": "GiveModel"}
+"""The names in the file stay when a class is renamed."""
+
+
 def _name(kind: type) -> str:
     """The name of a class of `core`: two link laws may have messages of one name."""
-    return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+    return f"{kind.__module__.rpartition('.')[2]}.{_NAMES_IN_FILES.get(kind.__name__, kind.__name__)}"
 
 
 CLASSES = {

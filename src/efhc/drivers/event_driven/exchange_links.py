@@ -26,7 +26,7 @@ from efhc.strategies.forms import Form
 if TYPE_CHECKING:
     from efhc.drivers.event_driven.simulator import Simulator
 
-PROGRESS = (protocol.Offer, protocol.Accept, protocol.Body, protocol.Ready, protocol.Commit, protocol.AskModel)
+PROGRESS = (protocol.Offer, protocol.Accept, protocol.Body, protocol.Ready, protocol.Commit, protocol.ModelRequest)
 """Messages whose sender makes progress with an exchange, or tries again after waiting."""
 
 
@@ -54,7 +54,7 @@ class ExchangeLinks(ClockedLinks):
     def new_device(self, number: int, *, copies: bool = False) -> Device:
         model = self._scenario.initial_model(number)
         self._rows.forget(number)
-        return Device(number, self.sessions[number], model, model, copies=copies)
+        return Device(number, self.sessions[number], model, model, waits_for_model=copies)
 
     durable = staticmethod(durable)
 
@@ -196,7 +196,7 @@ class ExchangeLinks(ClockedLinks):
             self._timers.watch(run, sender, receiver)
             self._timers.watch(run, receiver, sender)
             return
-        if isinstance(message, protocol.Body | protocol.GiveModel) and self._timers.is_watched(receiver, sender):
+        if isinstance(message, protocol.Body | protocol.ModelReply) and self._timers.is_watched(receiver, sender):
             self._timers.note_progress(run, receiver, sender)
             self._timers.note_progress(run, sender, receiver)
         self.react(run, receiver, protocol.Received(sender, message))
@@ -233,7 +233,7 @@ class ExchangeLinks(ClockedLinks):
             self.gradients.forget_local(number)
         if device.finished:
             self._apply(run, number)  # steps from before the crash
-        elif not device.copies:  # a device without a model begins when it has one
+        elif not device.waits_for_model:  # a device without a model begins when it has one
             self.beginning.add(number)
 
     # Retries

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from efhc.core.protocol import Body, GiveModel, Message, Token
+from efhc.core.protocol import Body, Message, ModelReply, Token
 from efhc.core.uplink import smoothed
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.transfers import Carrier
@@ -86,7 +86,7 @@ class MessagesInFlight(Saved):
                 self._bodies.pop(message.token, None)
             if outcome == "arrived" and isinstance(message, Body):
                 self._measure(sender, size, now - sent)
-            elif size and not isinstance(message, Body | GiveModel):
+            elif size and not isinstance(message, Body | ModelReply):
                 self._measure_uplink(sender, size, sent, now - self._transfers.latency_of(ticket))
         return found
 
@@ -172,4 +172,4 @@ class MessagesInFlight(Saved):
 
 
 def _is_model(message: Message) -> bool:
-    return isinstance(message, (Body, GiveModel)) and message.model is not None
+    return isinstance(message, (Body, ModelReply)) and message.model is not None

@@ -25,7 +25,7 @@ from efhc.learning.data import Dataset
 from efhc.learning.data.images import images_by_class
 from efhc.runtime.free_running_exchange import FreeRunningExchange
 from efhc.runtime.free_running_half_steps import FreeRunningHalfSteps
-from efhc.runtime.lockstep import Lockstep
+from efhc.runtime.lockstep import LockstepMode
 from efhc.runtime.logs import Log
 from efhc.runtime.node import Mode, NodeParts, run_until_stopped
 from efhc.runtime.node_messages import WIRE_VERSION
@@ -98,7 +98,7 @@ def run_node(
 def mode_of(parts: NodeParts, store: NodeStore | IterationStore) -> Mode:
     """Return the mode of a node, by its state folder and link law."""
     if isinstance(store, IterationStore):
-        return Lockstep(parts, store)
+        return LockstepMode(parts, store)
     kind = FreeRunningExchange if parts.trainer.form.half_steps is None else FreeRunningHalfSteps
     return kind(parts, store)
 

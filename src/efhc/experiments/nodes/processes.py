@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from efhc.base.errors import EfhcError
-from efhc.experiments.nodes.status_query import Answer, ask_each
+from efhc.experiments.nodes.status_query import Answer, query_each
 from efhc.runtime.pages import SOCKET_NAME
 
 ONE_THREAD = dict.fromkeys(
@@ -67,7 +67,7 @@ class NodeProcesses:
 
     def statuses(self) -> list[Answer]:
         """Return the status of all nodes."""
-        return ask_each(folder / "state" / SOCKET_NAME for folder in self._folders)
+        return query_each(folder / "state" / SOCKET_NAME for folder in self._folders)
 
     @property
     def running(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Ask running nodes how they are, over the socket in their state folder or a port of this machine."""
+"""Query the status of running nodes, over the socket in their state folder or a port of this machine."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Answer(NamedTuple):
     problem: str = ""
 
 
-def ask_all(places: Iterable[str]) -> list[Answer]:
+def query_all(places: Iterable[str]) -> list[Answer]:
     """Return the answers of all nodes at these places, by device. A folder without a node adds none.
 
     A place is a state folder, a folder with state folders in it, a node file, or "host:port" on this machine. Raises
     `InputError` if a place is none of these.
     """
-    answers = ask_each(dict.fromkeys(target for place in places for target in _targets(place)))
+    answers = query_each(dict.fromkeys(target for place in places for target in _targets(place)))
     return sorted(answers, key=lambda answer: answer.status["device"] if answer.status else math.inf)
 
 
-def ask_each(targets: Iterable[Path | Address]) -> list[Answer]:
+def query_each(targets: Iterable[Path | Address]) -> list[Answer]:
     """Return the answers of nodes, in the order of `targets`."""
     with ThreadPoolExecutor(max_workers=16) as threads:
-        return list(threads.map(ask, targets))
+        return list(threads.map(query_status, targets))
 
 
-def ask(target: Path | Address) -> Answer:
+def query_status(target: Path | Address) -> Answer:
     """Return the answer of the node with this socket or at this address."""
     place = str(target.parent if isinstance(target, Path) else target)
     connection = (

@@ -20,7 +20,7 @@ from efhc.core.memory import Memories, begin
 from efhc.core.parts import ExchangeMixing, FeedbackTrigger
 from efhc.core.state import Local, State
 from efhc.drivers.general import driver_for
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import SUMS, Piece, Record, Recording, with_totals
 from efhc.drivers.settings import LockstepDriver
@@ -79,7 +79,9 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
     state, record, seconds = keeper.resume(restore) or (initial, Record(), 0.0)
     # With observers, models are evaluated in line, so that none is called after an evaluation that failed.
     is_alone = not options.observers and not wanted
-    evaluates_beside = options.threads > 1 and is_alone and isinstance(driver, Lockstep) and driver.leaves_cores(state)
+    evaluates_beside = (
+        options.threads > 1 and is_alone and isinstance(driver, PaperLockstep) and driver.leaves_cores(state)
+    )
     stream.emit(Begin.of(run, scenario, state.k))
     if state.k > 0:
         kept = pl.concat(keeper.kept("metrics"))

@@ -28,7 +28,7 @@ from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.core.state import State
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.drivers.observers import LookAt, drive
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
@@ -364,7 +364,7 @@ def replay_run(
         measured_one()
 
     looks = FiringLooks(look_at.tolist(), (experiment.iterations, experiment.devices), measure)
-    lockstep = Lockstep(of.scenario, experiment.strategies[strategy], threads)
+    lockstep = PaperLockstep(of.scenario, experiment.strategies[strategy], threads)
     state = drive(lockstep, lockstep.initial_state(), int(look_at[-1]), [looks])
     return MeasuredRun(Measured.of_rows(rows), Curvature.worst(curvatures), looks.fired, state.models)
 

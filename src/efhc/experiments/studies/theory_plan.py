@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Ints
 from efhc.core.state import State
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import PaperLockstep
 from efhc.drivers.observers import drive
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
@@ -133,7 +133,7 @@ def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehears
         drifts[state.k] = drift(state.models, state.last_broadcast)
 
     seen = FiringLooks(range(rehearse + 1), (rehearse, experiment.devices), measure)
-    drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
+    drive(PaperLockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])
     speeds = drift_speeds(drifts, silent_after, alphas[:rehearse])
     later = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], drifts[rehearse])

@@ -98,13 +98,17 @@ def described_promises(device: Device) -> dict[str, Any]:
     }
 
 
+_OF_DEVICE_WITH_EXCHANGES = {name: name for name in (
+    "number", "model", "last_broadcast", "k", "finished", "copies", "rounds", "steps",
+)} | {"copies": "waits_for_model", "rounds": "sends_rounded"}  # fmt: skip
+"""By name in the file, the field of `Device`."""
 _OF_EXCHANGE = ("token", "sent", "share", "event", "k", "partner", "partner_k", "received")
 
 
 def described_device(device: Device) -> dict[str, Any]:
     """Return the device that `durable` returned."""
-    names = ("number", "model", "last_broadcast", "k", "finished", "copies", "rounds", "steps")
-    return {name: getattr(device, name) for name in names} | {"promises": described_promises(device)}
+    described = {name: getattr(device, attribute) for name, attribute in _OF_DEVICE_WITH_EXCHANGES.items()}
+    return described | {"promises": described_promises(device)}
 
 
 def numbers_in(steps: list[list[Any]], promises: Mapping[str, Any]) -> Iterator[int]:
@@ -132,8 +136,8 @@ def device_from_json(
             for token, (neighbour, partner) in promises["decisions"]
         },
         finished=device["finished"],
-        copies=device["copies"],
-        rounds=device["rounds"],
+        waits_for_model=device["copies"],
+        sends_rounded=device["rounds"],
     )
 
 
@@ -160,7 +164,7 @@ _SCALARS = {name: name for name in (
     "acknowledged", "oldest_usable", "elapsed", "local_steps", "has_news", "degree", "degree_sent", "is_new",
 )} | {
     "out": "last_sent", "inn": "last_received", "later": "usable_after", "served": "sent_at_k",
-    "owes": "must_acknowledge",
+    "owes": "must_acknowledge", "degree": "other_degree",
 }  # fmt: skip
 """By name in the file, the field of `LinkEnd`. The names in the file stay when a field is renamed."""
 _OF_DEVICE = ("k", "steps", "load", "scale", "silent", "frame_bytes")
@@ -281,7 +285,7 @@ def replay(device: HalfSteps, frames: Iterable[KeptFrame], arithmetic: Arithmeti
             end.must_acknowledge = False
         else:
             device.commit_received(end, frame, version, arithmetic)
-            end.degree, end.must_acknowledge = frame.degree, True
+            end.other_degree, end.must_acknowledge = frame.degree, True
         made.append(kept)
     device.load = 0.0  # it is that of many local steps
     device.choose_links()
