@@ -99,6 +99,11 @@ def test_labels_need_not_be_names_that_a_config_may_have(tmp_path: Path) -> None
     (result,) = load(tmp_path / "store").values()
     assert min(map(len, result.experiment.strategies)) > len(name) == 60
     assert result.summary()["strategy"].sort().to_list() == sorted(result.experiment.strategies)
+    result.save(tmp_path / "saved")
+    saved = load(tmp_path / "saved")
+    assert len(saved.experiment.strategies) == 2
+    assert saved.summary().drop("strategy").equals(result.summary().drop("strategy"))
+    assert len(saved.models) == 2
 
 
 def test_runs_that_failed_are_in_the_study(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 import polars as pl
+from pydantic import TypeAdapter, ValidationError
 
 from efhc.base.arrays import ArraysByKey, Floats
 from efhc.base.errors import EfhcError, InputError
@@ -17,7 +19,7 @@ from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
 from efhc.drivers.settings import EventDriven
-from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.experiment import Experiment, StrategyName
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from efhc.report.summary import SummaryWords
 
 T = TypeVar("T")
+_STRATEGY_NAME: TypeAdapter[str] = TypeAdapter(StrategyName)
 
 
 class Result:
@@ -407,8 +410,12 @@ class Result:
         """Write the result to a new run directory, from which `Result.load` reads it.
 
         What was made in Python and has no name is described in config.toml: such a directory can be loaded, but its
-        experiment cannot be run again.
+        experiment cannot be run again. Strategies of a study whose names a config cannot have get shorter ones.
         """
+        names = _names_in_config(self.experiment.strategies)
+        if any(old != new for old, new in names.items()):
+            self._renamed(names).save(directory)
+            return
         target = ExperimentFolder(Path(directory))
         experiment, checksums, data = self.experiment, dict(self._checksums), target.data_of(self.experiment)
         if data is not None:
@@ -424,12 +431,37 @@ class Result:
             failed = [{"strategy": name, "seed": seed, "reason": text} for (name, seed), text in self.failed.items()]
             target.finish_run(self.tables, final, (), **({"failed": failed} if failed else {}))
 
+    def _renamed(self, names: Mapping[str, str]) -> Result:
+        """Return the same result with other names of its strategies."""
+        strategies = {names[old]: strategy for old, strategy in self.experiment.strategies.items()}
+        runs = {(names[old], seed): run for (old, seed), run in self._runs.items()}
+        failed = {(names[old], seed): reason for (old, seed), reason in self.failed.items()}
+        pairs = [(names[old], seed) for old, seed in self.states]
+        experiment = self.experiment.model_copy(update={"strategies": strategies})
+        return Result(experiment, runs, failed, self._checksums, pairs=pairs)
+
     def to_csv(self, folder: Path | str) -> None:
         """Write every table as a CSV file; lists of devices and links become numbers with blanks between them."""
         for name, table in self.tables.items():
             lists = [column for column, kind in table.schema.items() if isinstance(kind, pl.List)]
             flat = table.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(" ")) if lists else table
             write_safely(Path(folder) / f"{name}.csv", flat.write_csv().encode())
+
+
+def _names_in_config(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name of a strategy one that a config may have, no two of them alike."""
+    taken = set(names)
+    found = {}
+    for name in names:
+        try:
+            _STRATEGY_NAME.validate_python(name)
+            found[name] = name
+        except ValidationError:
+            start = re.sub(r"[^A-Za-z0-9 .,_=+-]", "_", name)[:50]
+            start = start if start[:1].isalnum() else f"X{start[1:]}"
+            found[name] = next(new for number in count(2) if (new := f"{start} {number}") not in taken)
+            taken.add(found[name])
+    return found
 
 
 def _of_table(name: str, tables: RunTables, found: Mapping[Pair, pl.DataFrame]) -> dict[Pair, pl.DataFrame]:
