@@ -38,7 +38,7 @@ def test_a_notebook_shows_the_users_own_calls_and_the_line_names_the_last(tmp_pa
         "    def fires(self, seen, memory):\n        return seen.dirft > 1\n"
     )
     strategy = {"kind": f"{tmp_path}/typo.py:Typo"}
-    with pytest.raises(efhc.InputError, match=r"your Typo raised AttributeError at typo\.py:6: ") as caught:
+    with pytest.raises(efhc.InputError, match=r"^typo, seed 0: your strategy Typo raised .* at typo\.py:6: ") as caught:
         efhc.simulate(iterations=5, seeds=0, strategies={"typo": strategy})
     assert "--debug" not in str(caught.value)
     first, call, said, line = caught.value._render_traceback_()

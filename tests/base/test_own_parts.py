@@ -196,7 +196,7 @@ def test_a_policy_is_written_as_it_was_named_and_comes_back(folder, name, parame
         ({"network": "own.py:number"}, ["network.kind", "a int", "over_time"]),
         ({"network": {"kind": "own.py:star", "arms": 1}}, ["network.arms", "which is an object"]),
         ({"network": "own.py:Plian"}, ["network.kind", "which does not exist (did you mean 'Plain'?)"]),
-        ({"network": "absent.py:Plain"}, ["network.kind", "No such file"]),
+        ({"network": "absent.py:Plain"}, ["network.kind", "does not exist"]),
         ({"network": "no.such.package:Plain"}, ["network.kind", "ModuleNotFoundError"]),
         ({"network": ":"}, ["network.kind", "package.module:name or file.py:name"]),
         ({"step_size": {"kind": "own.py:alpha", "inital": 1}}, ["step_size.inital", "did you mean 'initial'?"]),
@@ -325,7 +325,7 @@ def test_a_run_uses_the_content_that_was_hashed(tmp_path):
     with using_inputs(contents):
         assert len(experiment.network.graph(3, Randomness(0)).links) == 2
         assert experiment.model.build(None).in_features == 3
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="does not exist"):
         experiment.network.graph(3, Randomness(0))
 
 

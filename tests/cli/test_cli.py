@@ -114,7 +114,7 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
         ("network.kind=edge-list network.path=loop.txt", ["network.path", "self-loop at device 3", "line 2"]),
         (
             "network.radius=0.05 network.attempts=3",
-            ["network.connected", "no connected graph on 10 devices in 3 draws"],
+            ["network.radius", "no connected graph of 10 devices in 3 draws"],
         ),
         ("partition.labels_per_device=11", ["partition.labels_per_device", "11", "at most 10"]),
         ("partition.kind=file partition.path=parts.json", ["partition.path", "device 9"]),
@@ -306,6 +306,9 @@ def test_missing_extras_are_said_before_anything_is_read(refused, monkeypatch):
     assert (
         refused("run", example) == "efhc: a neural network needs PyTorch: install the extra [deep] (docs/install.md)\n"
     )
+    refusal = refused("run", example.with_name("theory.toml"), "--log=tensorboard")
+    assert refusal.endswith("needs tensorboardX: install the extra [tensorboard] (docs/install.md)\n")
+    assert not Path("runs").exists()
     for name in ("sweep", "reproduce", "tune"):
         monkeypatch.setattr(Extra, "is_installed", lambda self: self.module != "ray")
         assert "install the extra [cluster] (docs/install.md)" in refused(name, "absent.toml", "--engine", "ray")
@@ -319,7 +322,7 @@ def commands(group: Any, *words: str) -> Iterator[list[str]]:
 
 
 def test_every_help_page_fits_80_columns_and_says_what_runs_code(command):
-    runs_code = {"run", "launch", "predict", "reproduce", "sweep", "tune", "config show", "node run", "node init", ""}
+    runs_code = {"run", "launch", "sweep", "tune", "config show", "node run", "node init", ""}
     every = [" ".join(words) for words in commands(typer.main.get_command(cli.app))]
     assert len(every) > 30
     for words in every:

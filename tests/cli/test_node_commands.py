@@ -145,7 +145,7 @@ def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch
 def test_a_folder_without_nodes_is_no_error_of_the_user(hall: Path, command: Callable[..., Any]):
     done = command("status")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "efhc: no node is running in .; give its state folder, node file or address\n"
+    assert done.stderr == "efhc: no node is running in this folder; give its state folder, node file or address\n"
     done = command("status", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (1, [])
 

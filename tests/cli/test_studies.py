@@ -42,9 +42,13 @@ def test_list_shows_every_figure_with_its_sizes(tmp_path, command):
 def test_reproduce_draws_and_judges_a_figure_of_ones_own_and_says_where(tmp_path, command):
     (tmp_path / "fig2a.toml").write_text(FIGURE.replace("ZT = ", 'GT = "gt"\nRG = "rg"\nZT = '))
     words = ["reproduce", "./fig2a.toml", "--out", "out"]
-    done = command(*words, "--seeds", 1, "--jobs", 1, cwd=tmp_path)
+    done = command(*words, "--seeds", 1, "--radius", 0.4, "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for said in ("out/report.html", "EF-HC takes less transmission time", "undecided at this size"):
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "efhc reproduce ./fig2a.toml --radius 0.4 --quick --seeds 1 --out out" in report
+    assert "add --seeds 5" in done.stdout
+    assert "not measured: needs at least two radii" in done.stdout
+    for said in ("out/report.html", "EF-HC takes less transmission time", "undecided: 1 seed, a verdict needs 5"):
         assert said in done.stdout
     tables = {f"fig2a-{panel}.csv" for panel in ("i", "ii", "iii")}
     assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {"fig2a.png", "fig2a.pdf", *tables}
@@ -67,6 +71,7 @@ def test_reproduce_draws_and_judges_a_figure_of_ones_own_and_says_where(tmp_path
         (["reproduce", "fig2a", "--engine", "rayy"], ["--engine", "rayy", "local or ray"]),
         (["reproduce", "fig2a", "--address", "auto"], ["--address", "--engine ray"]),
         (["reproduce", "nowhere.toml"], ["nowhere.toml"]),
+        (["reproduce", "fig2a", "iterations=9"], ["reproduce takes no settings", "efhc run fig2a iterations=9"]),
         (["sweep", "sweep.toml", "network.radus=3"], ["network.radus", "did you mean 'radius'"]),
         (["sweep", "typo.toml"], ["network.radus", "did you mean 'radius'"]),
         (["sweep", "mine.toml"], ["sweep", "mine.toml, which has no [sweep]"]),
@@ -173,7 +178,7 @@ def test_reproduce_makes_a_frontier_and_says_who_leads(tmp_path, command):
     done = command("reproduce", "mine.toml", "--out", "out", "--jobs", 1, cwd=tmp_path, columns=200)
     assert done.returncode == 0, done.stderr
     assert "claim: RG leads at every budget from 20 to 100 % of ZT's time" in " ".join(done.stdout.split())
-    assert "mine-base  undecided at this size" in done.stdout  # of one seed
+    assert "mine-base  undecided: " in done.stdout  # of one seed
     assert "mine-base: accuracy at shares of ZT's time" in done.stdout
     means = pl.read_csv(tmp_path / "out" / "figures" / "mine.csv")
     (rg,) = means.filter(strategy="RG").iter_rows(named=True)

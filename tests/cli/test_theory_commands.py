@@ -89,6 +89,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+# What is no run
+
+
+def test_what_is_no_run_is_said_with_the_runs_that_there_are(refused, run, tmp_path):
+    assert "small.toml is a file; give the folder of its run" in refused("theory", "small.toml")
+    shutil.copytree(run, tmp_path / "runs" / "first")
+    shutil.copytree(run, tmp_path / "runs" / "second")
+    assert "give one: runs/first, runs/second" in refused("theory", "runs")
+    assert refused("theory", "run/figures").endswith("run/figures holds no runs\n")
+    with pytest.raises(efhc.EfhcError, match=r"figures holds no runs$"):
+        efhc.Result.load(run / "figures")
+
+
 # After a run
 
 

@@ -43,6 +43,7 @@ def problem_with(*overrides: str) -> str:
         ("batch_size=some", ["batch_size", "'some'", "a whole number or 'full'"]),
         ("batch_size=0", ["batch_size", "greater than or equal to 1 or 'full'"]),
         ("seeds=[1,1]", ["seeds", "[1, 1]", "each entry once"]),
+        ("seeds=0,1", ["seeds", "'0,1'", "a list, such as [0,1]"]),
         ("seeds=[]", ["seeds", "[]", "at least 1 entry"]),
         ("network.radius=-1", ["network.radius", "-1", "greater than 0"]),
         ("step_size.initial=nan", ["step_size.initial", "nan", "a finite number"]),

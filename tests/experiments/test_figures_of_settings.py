@@ -283,7 +283,7 @@ def test_claims_and_report_compare_the_leader_with_each_control(quick):
     )
     assert claims["mean"][0] == pytest.approx((ends["paced"] - ends["all"]).mean())
     assert "after 8 virtual seconds, at bandwidths of" in claims["words"][0]
-    assert set(claims["finding"]) == {"undecided at this size"}  # of two seeds
+    assert set(claims["finding"]) == {"undecided: 2 seeds, a verdict needs 5"}
     report = (out / "report.html").read_text()
     for words in (
         "One &lt;threshold&gt; for all.",

@@ -65,7 +65,7 @@ def test_a_kernel_shows_results_figures_models_and_experiments(executed):
     assert "return seen.dirft > 1  # a typo" in traceback
     assert "line 3, in fires" in traceback
     assert "src/efhc" not in traceback
-    assert traceback.splitlines()[-1].startswith("InputError: Typo, seed 0: strategy Typo: your Typo raised Attr")
+    assert traceback.splitlines()[-1].startswith("InputError: Typo, seed 0: your strategy Typo raised Attr")
     assert refused[-1].traceback == ["InputError: devices: cannot use 0. Use a number greater than or equal to 1."]
     result, figure, models, experiment, with_pyplot, completed = (outputs[-1].data for outputs in shown)
     tags = Tags(result["text/html"])

@@ -152,7 +152,7 @@ def test_a_module_in_a_config_is_found_beside_it_and_its_file_is_an_input(tmp_pa
     ("fields", "message"),
     [
         ({"model": {"module": "no.such:thing"}}, "model.module: no.such:thing cannot be loaded: ModuleNotFoundError"),
-        ({"model": {"module": "gone.py:thing"}}, "gone.py (No such file or directory)"),
+        ({"model": {"module": "gone.py:thing"}}, "gone.py does not exist"),
         ({"model": {"module": f"{__file__}:normed_netwrk"}}, "which does not exist (did you mean 'normed_network'?)"),
         ({"model": nn.Identity}, "model.module: cannot use a Identity without trainable parameters"),
         ({"model": lambda: nn.Linear(64, 10)}, "fails on samples of shape (1, 8, 8)"),

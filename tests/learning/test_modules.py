@@ -154,7 +154,7 @@ def test_a_module_from_a_file_and_from_the_current_folder(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        ("missing.py:make", "No such file"),
+        ("missing.py:make", "does not exist"),
         ("my_nets.py:mak", "which does not exist (did you mean 'make'?)"),
         ("my_nets.py:constant", "not callable"),
         ("my_nets.py:broken", "OSError: no weights here)"),

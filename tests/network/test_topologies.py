@@ -156,12 +156,18 @@ def test_draws_again_until_connected(topology: Topology):
 
 
 @pytest.mark.parametrize(
-    "topology", [Geometric(radius=0.01, attempts=3), ErdosRenyi(probability=0, attempts=3)], ids=repr
+    ("topology", "devices", "field"),
+    [
+        (Geometric(radius=0.01, attempts=3), 10, "radius"),
+        (ErdosRenyi(probability=0, attempts=3), 10, "probability"),
+        (Geometric(attempts=3), 2, "connected"),
+    ],
 )
-def test_gives_up_after_its_attempts(topology: Topology):
-    with pytest.raises(InputError, match=r"^connected: no connected graph on 10 devices in 3 draws") as caught:
-        topology.graph(10, SEED)
-    assert caught.value.field == "connected"
+def test_gives_up_after_its_attempts(topology: Topology, devices: int, field: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(topology), "draw", lambda self, devices, stream: Graph.of(devices, []))
+    with pytest.raises(InputError, match=f"^{field}: no connected graph of {devices} devices in 3 draws") as caught:
+        topology.graph(devices, SEED)
+    assert caught.value.field == field
     assert "\n" not in str(caught.value)
 
 

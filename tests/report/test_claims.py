@@ -301,6 +301,7 @@ def test_a_seed_that_lacks_a_radius_has_no_slope():
     alone = the(judge({"fig2a": one_radius}), 4, ("2(a)",), "rises with connectivity")
     assert (alone.verdict, alone.findings[0].seeds) == (Verdict.UNDECIDED, 0)
     assert np.isnan(alone.findings[0].mean)
+    assert verdict_words(alone) == "not measured: needs at least two radii"
 
 
 def test_slopes_are_those_of_least_squares():
@@ -340,6 +341,20 @@ def test_a_finding_holds_if_its_interval_is_above_zero(values: list[float], verd
     assert (finding.verdict, finding.seeds) == (verdict, len(values))
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.1], "undecided: 1 seed, a verdict needs 5"),
+        ([0.1, 0.2], "undecided: 2 seeds, a verdict needs 5"),
+        ([0.1, -0.1, 0.1, -0.1, 0.1], "undecided: the interval contains 0"),
+        ([0.001, 0.001, 0.001, 0.001, 0.002], "undecided: the mean is less than one test sample"),
+    ],
+)
+def test_what_is_undecided_has_its_reason(values: list[float], words: str):
+    finding = find("a lead", None, np.array(values), 0.01)
+    assert verdict_words(Judgement(1, "something", ("2(a)",), (finding,))) == words
+
+
 SOME = "slope of accuracy over log10(x)"
 H, F, U = Verdict.HOLDS, Verdict.FAILS, Verdict.UNDECIDED
 
@@ -348,11 +363,11 @@ H, F, U = Verdict.HOLDS, Verdict.FAILS, Verdict.UNDECIDED
     ("found", "verdicts", "words"),
     [
         ({None: [H, H]}, {None: H}, "holds"),
-        ({None: [H, U]}, {None: U}, "undecided at this size"),
+        ({None: [H, U]}, {None: U}, "undecided: the interval contains 0"),
         ({None: [H, U, F]}, {None: F}, "does not hold"),
         ({0.02: [H, H], 0.05: [H]}, {0.02: H, 0.05: H}, "holds"),
         ({0.02: [H, F], 0.05: [U, F]}, {0.02: F, 0.05: F}, "does not hold"),
-        ({0.02: [H, U], 0.05: [U]}, {0.02: U, 0.05: U}, "undecided at this size"),
+        ({0.02: [H, U], 0.05: [U]}, {0.02: U, 0.05: U}, "undecided: the interval contains 0"),
         ({0.02: [H], 0.05: [H], 0.1: [U]}, {0.02: H, 0.05: H, 0.1: U}, "holds at budgets 2, 5 %; undecided at 10 %"),
         (
             {0.02: [H], 0.1: [U], 0.2: [F], 0.5: [F]},

@@ -46,7 +46,7 @@ def test_who_is_above_on_every_seed_holds_however_much_seeds_differ():
     table = findings_table([over_b, over_c])
     assert table["verdict"].to_list() == [
         "holds (wins on 5 of 5 seeds)",
-        "undecided at this size (wins on 0 of 5 seeds)",
+        "undecided: the interval contains 0 (wins on 0 of 5 seeds)",
     ]
 
 

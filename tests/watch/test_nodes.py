@@ -201,7 +201,7 @@ def test_a_page_that_is_written_once_waits_for_the_nodes(tmp_path):
     data = json.loads(embedded(tmp_path / "page.html"))
     ((run,),) = (group["runs"] for group in data["tree"]["groups"])
     assert (run["state"], run["k"]) == ("running", 7)
-    assert lines == ["1 of 1 runs are unfinished: the page shows what is known now"]
+    assert lines == ["1 of 1 run is unfinished: the page shows what is known now"]
     assert [one["device"] for one in data["details"][run["id"]]["devices"]] == [0, 1]
     assert data["curves"][run["id"]][run["id"]]["k"] == [7]
 

@@ -212,10 +212,10 @@ def test_an_offline_page_has_a_bounded_size_and_says_what_is_left_out(made, tmp_
     assert write_page(made, file) == []
     whole = len(embedded(file))
     (line,) = write_page(made, file, most_bytes=whole * 9 // 10)
-    assert line.endswith("of 5 runs, some iterations are left out in the network and the raster")
+    assert line.endswith("too long to show whole: network and raster leave out some iterations")
     assert len(embedded(file)) < whole
     lines = write_page(made, file, most_bytes=whole // 4)
-    assert lines[0] == "the page would be too large: 5 of 5 runs have their curves only"
+    assert lines[0] == "the page would be too large: 5 of 5 runs are shown by curves only"
     assert len(embedded(file)) < whole // 2
 
 
@@ -231,7 +231,7 @@ def test_a_run_that_is_too_large_hides_no_other_run(tmp_path):
     most = curves + sizes["b"] + 200
     assert sizes["a"] > sizes["b"] + 200
     (line,) = write_page(tmp_path / "runs", tmp_path / "page.html", most_bytes=most)
-    assert line == "the page would be too large: 1 of 2 runs have their curves only"
+    assert line == "the page would be too large: 1 of 2 runs is shown by curves only"
     data = json.loads(embedded(tmp_path / "page.html"))
     assert list(data["details"]) == [groups["b"]["runs"][0]["id"]]
 
@@ -291,5 +291,5 @@ def test_an_offline_page_says_when_a_run_was_running(tmp_path, no_short_runs):
     lines: list[str] = []
     fields = {"iterations": 60, "seeds": 0, "evaluate_every": 10, "strategies": {"ZT": efhc.ZeroThreshold()}}
     efhc.simulate(**fields, out=tmp_path / "out", progress=write)
-    assert "1 of 1 runs are unfinished: the page shows what is known now" in lines
+    assert "1 of 1 run is unfinished: the page shows what is known now" in lines
     assert "It was running when this page was written, on " in (tmp_path / "page.html").read_text()

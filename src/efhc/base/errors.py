@@ -92,7 +92,7 @@ class InputError(EfhcError):
     """A value that cannot be used: which field, what was given, what is allowed.
 
     It reads `step_size: cannot use -1. Use a number above 0.`, so `given` and `allowed` are nouns. Where that does not
-    read well, `problem` is the whole text after the field.
+    read well, `problem` is the whole text after the field, or the whole text if it begins with "your" and the field.
     """
 
     def __init__(self, field: str, given: object, allowed: str, problem: str | None = None) -> None:
@@ -100,7 +100,8 @@ class InputError(EfhcError):
         text = str(given)
         shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
         what = "a value is missing" if shown in ("nothing", "none") else f"cannot use {shown}"
-        super().__init__(f"{field}: {problem or f'{what}. Use {allowed}.'}")
+        line = problem or f"{what}. Use {allowed}."
+        super().__init__(line if line.startswith(f"your {field} ") else f"{field}: {line}")
 
     def renamed(self, field: str) -> InputError:
         """Return the same error for a field of another name."""

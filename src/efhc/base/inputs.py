@@ -20,7 +20,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator, ValidationInfo
 
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, did_you_mean
 
 CONFIG_FOLDER = "config_folder"
 """Key of the validation context under which the config file's folder is passed."""
@@ -68,11 +68,21 @@ def read_input(path: Path, field: str = "path") -> InputContent:
             content = path.read_bytes()
             return InputContent(path, content, sha256(content))
         reason = "it is a folder" if stat.S_ISDIR(mode) else "not a regular file"  # a FIFO or a device may never end
+    except FileNotFoundError:
+        raise InputError(field, path, "a file that exists", f"{path} does not exist{_similar_name(path)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     except MemoryError:
         reason = "larger than the free memory"
     raise InputError(field, f"{path} ({reason})", "a file that can be read")
+
+
+def _similar_name(path: Path) -> str:
+    """Return ` (did you mean 'NAME'?)` if its folder has a similar name, else an empty string."""
+    try:
+        return did_you_mean(path.name, [one.name for one in path.parent.iterdir()])
+    except OSError:
+        return ""
 
 
 def read_bytes(path: Path, field: str = "path") -> bytes:

@@ -87,7 +87,8 @@ def load(reference: str, field: str, content: InputContent | None = None) -> tup
             content = read_input(Path(place), field)
         module = _executed(content) if content is not None else _imported(place)
     except InputError as error:
-        raise InputError(field, str(error.given).replace(place, reference, 1), error.allowed) from None
+        given = str(error.given).replace(place, reference, 1)
+        raise InputError(field, given, error.allowed, error.problem) from None
     except BaseException as error:  # code that is not ours may raise anything, SystemExit too
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -111,7 +112,8 @@ def quoting(part: Any, field: str) -> Iterator[None]:
             raise
         name = getattr(part, "__qualname__", type(part).__qualname__)
         kind, colon, message = in_one_line(error).partition(":")
-        problem = f"your {name} raised {kind}{_place(error)}{colon}{message}"
+        whose = field if " " in field else name  # "strategy Mine" says whose it is; "partition.kind" does not
+        problem = f"your {whose} raised {kind}{_place(error)}{colon}{message}"
         raise InputError(field, name, "code that runs", problem) from error
 
 

@@ -33,9 +33,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(running.demo, running.new, running.run, studies.reproduce, studies.sweep, studies.tune),
     *(watching.watch, watching.report, launch.launch, predicting.predict, node.status, checking.doctor),
 )
-READ_CONFIGS = {running.run, launch.launch, predicting.predict, studies.reproduce, studies.sweep, studies.tune}
+TAKE_SETTINGS = {running.run, launch.launch, studies.sweep, studies.tune}
 for command in COMMANDS:
-    app.command(epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
+    app.command(epilog=RUNS_CODE if command in TAKE_SETTINGS else None)(command)
 for group in (checking.app, data.app, node.app, certs.app, theory.app):
     app.add_typer(group)
 

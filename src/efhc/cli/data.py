@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efhc.base.errors import InputError, did_you_mean, within
-from efhc.base.extras import require
+from efhc.base.extras import EXTRAS, require
+from efhc.base.own_code import is_built_in
 from efhc.cli.terminal import ExperimentFile, Overrides, argument, console, option, plain, print_table, require_figure
 
 if TYPE_CHECKING:
@@ -165,11 +166,14 @@ def _archive(name: str, suggested: type | None = None) -> Archive:
 
 
 def fetch_data(*experiments: Experiment) -> None:
-    """Download data that are missing. Raises an `EfhcError` before if a model needs PyTorch, which is missing."""
+    """Download data that are missing. Raises an `EfhcError` before if a model or tracker needs a missing package."""
     from efhc.learning.models import ModuleModel
 
     if any(isinstance(experiment.model, ModuleModel) for experiment in experiments):
         require("deep")
+    for tracker in (one for experiment in experiments for one in experiment.log):
+        if is_built_in(tracker) and (kind := getattr(tracker, "kind", "")) in EXTRAS:
+            require(kind)
     for experiment in experiments:
         fetch_missing(experiment)
 

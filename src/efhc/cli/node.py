@@ -142,7 +142,8 @@ def status(
         for line in (line for answer in answers for line in _problems(answer)):
             print(plain(line))
     if not answers:
-        warn(f"no node is running in {', '.join(places)}; give its state folder, node file or address")
+        where = ", ".join("this folder" if place == "." else place for place in places)
+        warn(f"no node is running in {where}; give its state folder, node file or address")
     if not answers or any(answer.status is None for answer in answers):
         raise typer.Exit(SILENT)
 

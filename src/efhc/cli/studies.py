@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -79,6 +80,8 @@ def reproduce(
 
     Figures with neural networks need efhc[deep].
     """
+    if any("=" in name and not name.endswith(".toml") for name in figures):
+        raise EfhcError(f"reproduce takes no settings; use `efhc run {' '.join(figures)}`")
     chosen_engine = choose_engine(engine, address, jobs)
 
     from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, paper_figures
@@ -99,6 +102,8 @@ def reproduce(
     from efhc.experiments.runs.experiment_folder import OWN_RUNS
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import reproduce as reproducing
+    from efhc.report.claims.intervals import FEWEST_SEEDS
+    from efhc.report.claims.verdicts import too_few_seeds
 
     with stoppable():
         figure_runs = reproducing.runs_of_figures(loaded)
@@ -119,6 +124,8 @@ def reproduce(
         elif isinstance(figure.table, ControlsTable):
             _print_controls(figure.name, figure.table, numbers, judgements)
     _print_judgements([one for one in judgements if one.control is None])
+    if few := too_few_seeds(min(len(experiment.seeds) for experiment in experiments)):
+        print(f"{few}: add --seeds {FEWEST_SEEDS}; finished runs are reused.")
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 
 
@@ -188,7 +195,7 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
 
     from efhc.report.claims.intervals import bounds_words
     from efhc.report.claims.leads import end_means
-    from efhc.report.claims.verdicts import VERDICTS, bought_words
+    from efhc.report.claims.verdicts import bought_words, finding_words
     from efhc.report.numbers import MEGABYTE, number_words, signed
 
     for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
@@ -209,7 +216,7 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
                 (finding,) = one.findings
                 between = f"{signed(finding.low)} to {signed(finding.high)}" if finding.seeds > 1 else ""
                 above = f"{finding.seeds_above} of {finding.seeds}"
-                cells += [signed(finding.mean), between, above, VERDICTS[finding.verdict]]
+                cells += [signed(finding.mean), between, above, finding_words(finding.verdict, [finding])]
             table_rows.append(cells)
         print_table(columns, table_rows, title)
         marked = filter(None, (table.common, table.shuffled))
@@ -377,7 +384,9 @@ def tune(
         warn(line)
     best = " ".join(_values_words(found.best_values)).removesuffix(",")
     print(f"Tuned config: {plain(out / tuning.TUNED)} ({plain(best)}), curve: {plain(out / tuning.FIGURES[0])}")
-    print("It has the seeds of the tuning. For a result to report, use others: efhc run FILE 'seeds=[...]'.")
+    command = f"efhc run {shlex.quote(str(out / tuning.TUNED))} 'seeds=[...]' --out ..."
+    print(f"{tuning.TUNED} still has the seeds that were used for tuning.")
+    print(f"To report a result, run it with other seeds: {plain(command)}")
 
 
 def _values_words(values: Mapping[str, float]) -> list[str]:

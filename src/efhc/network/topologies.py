@@ -141,9 +141,11 @@ class DrawnTopology(Topology):
             graph = self.draw(devices, randomness.stream(Purpose.TOPOLOGY, attempt))
             if graph.is_connected or not self.connected:
                 return graph
-        what = f"no connected graph on {devices} devices in {self.attempts} draws"
-        allowed = "parameters that make a denser graph, more attempts, or connected = false"
-        raise InputError("connected", what, allowed, f"{what}. Use {allowed}.")
+        what = f"no connected graph of {devices} devices in {self.attempts:,} draws"
+        own = [name for name in type(self).model_fields if name not in ("kind", *DrawnTopology.model_fields)]
+        allowed = "".join(f"a larger {name}, or " for name in own) + "connected = false"
+        field = next((name for name in own if name in self.model_fields_set), "connected")
+        raise InputError(field, what, allowed, f"{what}. Use {allowed}.")
 
 
 BYTES_PER_PAIR = 50

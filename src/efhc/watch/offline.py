@@ -31,6 +31,10 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
     curves: dict[str, dict[str, Curve]] = {group["id"]: watcher.curves(group["id"]) or {} for group in tree["groups"]}
     runs = [run for group in tree["groups"] for run in group["runs"]]
     _date(runs)
+
+    def of_all(some: int) -> str:
+        return f"{some} of {len(runs)} run{'s'[: len(runs) != 1]} {'is' if some == 1 else 'are'}"
+
     left = most_bytes - len(to_json(curves))
     details: dict[str, RunDetail] = {}
     lines, too_large = [], 0
@@ -54,11 +58,11 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
         details[run["id"]] = thinned
         left -= len(to_json(thinned))
     if too_large:
-        lines.append(f"the page would be too large: {too_large} of {len(runs)} runs have their curves only")
+        lines.append(f"the page would be too large: {of_all(too_large)} shown by curves only")
     if some := sum("events" in detail["facts"] for detail in details.values()):
-        lines.append(f"of {some} of {len(runs)} runs, some iterations are left out in the network and the raster")
+        lines.append(f"{of_all(some)} too long to show whole: network and raster leave out some iterations")
     if unfinished := sum(run["state"] in ("running", "waiting", "stopped") for run in runs):
-        lines.append(f"{unfinished} of {len(runs)} runs are unfinished: the page shows what is known now")
+        lines.append(f"{of_all(unfinished)} unfinished: the page shows what is known now")
     write_safely(file, offline_html(tree, details, curves).encode("utf-8", "replace"))
     return lines
 

@@ -80,6 +80,9 @@ def test_tables_of_the_other_driver_are_refused(tmp_path):
     for name in ("metrics", "events"):
         with pytest.raises(InputError, match=f"{name}: .*event-driven has no such table; it has time"):
             getattr(made, name)
+    for accuracies in (made.at_budget, made.frontier):
+        with pytest.raises(efhc.EfhcError, match="at_budget and frontier need runs in lockstep"):
+            accuracies()
     lockstep = efhc.simulate(**FIELDS | {"driver": "lockstep", "iterations": 2})
     for name in ("timeline", "exchanges", "steps"):
         with pytest.raises(InputError, match=f"{name}: .*lockstep has no such table; it has metrics"):

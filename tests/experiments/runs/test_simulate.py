@@ -247,7 +247,7 @@ def test_a_table_is_an_input_like_any_other(tmp_path):
         ({"devices": 2000, "partition": {"kind": "iid"}}, "partition.kind: cannot use a partition that leaves device"),
         (
             {"network": {"radius": 0.01, "attempts": 5}},
-            "network.connected: no connected graph on 6 devices",
+            "network.radius: no connected graph of 6 devices",
         ),
         ({"network": {"kind": "grid", "rows": 4}}, "network.rows: cannot use 4. Use a divisor"),
         ({"network": {"kind": "rotating", "period": 6}}, "network.period: cannot use 6. Use at most 5"),

@@ -101,6 +101,8 @@ class Experiment(Policy):
     @field_validator("seeds", "log", mode="before")
     @classmethod
     def _as_list(cls, given: Any) -> Any:
+        if isinstance(given, str) and "," in given:
+            raise ValueError(f"a list, such as [{given}]")
         return list(given) if isinstance(given, list | tuple | range) else [given]
 
     @field_validator("seeds", "log")

@@ -264,13 +264,14 @@ class Result:
         """
         from efhc.report.claims.leads import accuracy_at_shares
 
+        curves = self._evaluated_whole_runs
         if of not in self.experiment.strategies:
             known = ", ".join(self.experiment.strategies)
             raise InputError("of", of, known, f"this result has no {of} to compare with. Use {known}.")
         shares = [float(one) for one in np.atleast_1d(share)]
         if not all(0 < one < np.inf for one in shares):
             raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
-        return accuracy_at_shares(self._evaluated_whole_runs, shares, of)
+        return accuracy_at_shares(curves, shares, of)
 
     def frontier(self, path: Path | str | None = None, leaders: Sequence[str] = ()) -> Picture:
         """Draw accuracy against the share of ZT's total transmission time that was spent; write it to `path` if given.
@@ -297,7 +298,10 @@ class Result:
 
     @property
     def _evaluated_whole_runs(self) -> pl.DataFrame:
-        """The evaluated rows of the metrics, of runs that are done."""
+        """The evaluated rows of the metrics, of runs that are done. Raises `EfhcError` if runs have no metrics."""
+        if tables_of(self.experiment) is EVENT_DRIVEN:
+            advice = "for an event-driven result use result.summary() or result.timeline"
+            raise EfhcError(f"at_budget and frontier need runs in lockstep; {advice}")
         done = [{"strategy": name, "seed": seed} for (name, seed), state in self.states.items() if state == "done"]
         pairs = pl.DataFrame(done, schema={"strategy": pl.String, "seed": self.metrics.schema["seed"]})
         evaluated = self.metrics.drop_nulls("accuracy")

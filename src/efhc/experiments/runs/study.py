@@ -255,7 +255,7 @@ class Study(Mapping[str, Result]):
         path = Path(folder)
         found = runs_in(path / OWN_RUNS) or runs_in(path)
         if not found:
-            raise EfhcError(_what_is_wrong(path))
+            raise EfhcError(why_no_experiment(path, "use efhc.load_experiment"))
         found = [run for run in found if unfinished or _has_ended(run.folder)]
         if not found:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
@@ -277,10 +277,9 @@ class Study(Mapping[str, Result]):
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(Result, name) and not name.startswith("_"):
-            example = next(iter(self._results))
-            raise AttributeError(
-                f"this is a study of {len(self)} experiments: choose one, such as study[{example!r}].{name}"
-            )
+            example, call = next(iter(self._results)), "()" if callable(getattr(Result, name)) else ""
+            many = f"{len(self)} experiment{'s'[: len(self) != 1]}"
+            raise AttributeError(f"this is a study of {many}: choose one, such as study[{example!r}].{name}{call}")
         raise AttributeError(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -294,15 +293,17 @@ class Study(Mapping[str, Result]):
         return f"<Study in {self.directory}: {len(self)} experiment{'s'[: len(self) != 1]}, {runs} runs>"
 
 
-def _what_is_wrong(path: Path) -> str:
+def why_no_experiment(path: Path, use_of_file: str) -> str:
+    """Return why there is no experiment to load in `path`; `use_of_file` is what else to do if it is a file."""
     if not path.exists():
         return f"{path} does not exist"
     if not path.is_dir():
-        return f"{path} is a file; load the directory of its runs, or use efhc.load_experiment"
+        return f"{path} is a file; give the folder of its run, or {use_of_file}"
     inner = sorted(one.name for one in path.iterdir() if (one / "config.toml").exists() or (one / OWN_RUNS).is_dir())
     if inner:
-        return f"{path} holds several experiments; load one of {', '.join(inner[:8])}{', ...' if inner[8:] else ''}"
-    return f"{path} holds no runs; `efhc run FILE --out {path}` makes some"
+        some = ", ".join(str(path / name) for name in inner[:8])
+        return f"{path} holds several experiments; give one: {some}{', ...' if inner[8:] else ''}"
+    return f"{path} holds no runs"
 
 
 def _has_ended(folder: Path) -> bool:

@@ -21,8 +21,8 @@ from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.simulate import simulate
 from efhc.kernels.codecs import SEND_ROWS
 from efhc.network.topologies import Geometric
-from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_within
+from efhc.report.claims.verdicts import too_few_seeds
 from efhc.strategies.half_steps import Entrywise
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
@@ -127,7 +127,7 @@ def sentence(found: pl.DataFrame, early: pl.DataFrame) -> str:
         if strategy != "EF-HC"
     )
     seeds = len(efhc)
-    few = f" {seeds} seeds are too few for a verdict (it takes {FEWEST_SEEDS})." if seeds < FEWEST_SEEDS else ""
+    few = f" {words}." if (words := too_few_seeds(seeds)) else ""
     return (
         f"Look at accuracy per transmission time, panel (iii). With {100 * BUDGET:g} % of ZT's total with the same "
         f"seed spent, the accuracy over {seeds} seeds is: {_ranges(found)}. EF-HC is {ahead} of them. "

@@ -136,6 +136,8 @@ class Figure:
     table: PaperTable | FrontierTable | ControlsTable
     parts: tuple[FigurePart, ...]
     """For a figure of the paper: panels (i)-(iii), then the radii of panel (iv)."""
+    arguments: tuple[str, ...] = ()
+    """What `efhc reproduce` was given for it: its name or file, and radii."""
 
     @property
     def experiment(self) -> Experiment:
@@ -210,14 +212,15 @@ def load_figure(
     if radii:
         tables = merged(tables, {SWEEP: {"network": {"radius": list(radii)}}})
     base, folder = only_experiment(tables), path.parent
+    arguments = (name, *(word for radius in radii for word in ("--radius", str(radius))))
     first = build_experiment(base, folder).seeds[0]
     if seeds is not None:
         base["seeds"] = list(range(first, first + seeds))
     if isinstance(table, PaperTable):
-        figure = Figure(path.stem, table, tuple(_panels(table, base, tables.get(SWEEP), folder)))
+        figure = Figure(path.stem, table, tuple(_panels(table, base, tables.get(SWEEP), folder)), arguments)
         varied_values(table, figure.experiment)
     else:
-        figure = Figure(path.stem, table, tuple(_settings(table, base, size, folder)))
+        figure = Figure(path.stem, table, tuple(_settings(table, base, size, folder)), arguments)
         with within(FIGURE):
             _check_table(table, figure.strategies)
     for part in figure.parts:

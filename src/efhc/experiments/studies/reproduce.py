@@ -13,6 +13,7 @@ DIR/runs/                             the runs, each in a run directory named by
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def reproduce(
             made = _Made(one, store, failures)
             for line in made.failed:
                 warn(f"{one.figure.name}: {line}")
-            sections.append(_show(made, size, out / "figures"))
+            sections.append(_show(made, size, out))
     judgements = judge({one.data.name: one.data for one in sections if isinstance(one.data, FigureData)})
     for one_section in sections:
         match one_section.data:
@@ -189,14 +190,14 @@ class _Drawn(NamedTuple):
     illustration: Illustration | None = None
 
 
-def _show(made: _Made, size: Size, folder: Path) -> Section:
-    """Write the figure with its numbers to `folder`, and return what the report shows.
+def _show(made: _Made, size: Size, out: Path) -> Section:
+    """Write the figure with its numbers to `out`/figures, and return what the report shows.
 
     Raises the first failure if too many runs failed to draw anything.
     """
     from efhc.report.figures import save_figure
 
-    figure = made.figure_runs.figure
+    figure, folder = made.figure_runs.figure, out / "figures"
     table = figure.table
     if isinstance(table, PaperTable):
         drawn = _draw_paper(figure, table, made)
@@ -212,10 +213,11 @@ def _show(made: _Made, size: Size, folder: Path) -> Section:
     shown = figure.parts if has_settings else figure.parts[:1]
     metas = [made.store.meta(run) for run in made.figure_runs.all if run.key not in made.failures]
     seconds = sum(meta["wall_seconds"] for meta in metas)
+    options = f"--{size}", "--seeds", str(len(figure.experiment.seeds)), "--out", str(out)
     facts = _facts(made.figure_runs, size) | {
         "failed runs": "; ".join(made.failed),
         "time": f"{seconds:,.0f} s, summed over runs",
-        "command": f"efhc reproduce {figure.name} --{size} --seeds {len(figure.experiment.seeds)}",
+        "command": shlex.join(["efhc", "reproduce", *figure.arguments, *options]),
     }
     return Section(
         drawn.data,

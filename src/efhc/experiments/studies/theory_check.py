@@ -34,10 +34,11 @@ from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.local import wait_for_all
-from efhc.experiments.runs.experiment_folder import ExperimentFolder
+from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.study import runs_in, why_no_experiment
 from efhc.experiments.runs.tables import require_papers_form
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
@@ -95,10 +96,12 @@ def iterate_checks(
     """
     run, points = ExperimentFolder(directory), points or POINTS
     if not run.is_complete:
-        advice = f"Run `efhc run FILE --out {directory}` first, or look ahead with `efhc theory plan FILE`."
-        if (directory / "runs").is_dir() and not run.is_begun:
-            advice = f"It is a study; give one of its runs: efhc theory {directory}/runs/KEY."
-        problem = f"{directory} holds no finished experiment. {advice}"
+        if run.is_begun:
+            problem = f"{directory} has not finished; `efhc run FILE --out {directory} --resume` continues it"
+        elif runs_in(directory / OWN_RUNS):
+            problem = f"{directory} is a study; give one of its runs: efhc theory {directory}/{OWN_RUNS}/KEY"
+        else:
+            problem = why_no_experiment(directory, f"use `efhc theory plan {directory}`")
         raise InputError("run directory", directory, "a finished experiment", problem)
     experiment = run.load_experiment(trust_code=trust_code)
     require_papers_form(experiment)

@@ -343,8 +343,8 @@ class _Journal:
                 return
         if difference := first_difference(begun, identity):
             key, old, new = difference
-            allowed = f"{old!r}, as that tuning was begun; a changed one needs another --out"
-            raise InputError(key, f"{new!r} to go on with {folder}", allowed)
+            problem = f"{folder} holds another tuning ({key} {old!r}, not {new!r}). Choose another --out."
+            raise InputError("--out", folder, "another folder", problem)
 
     def finished(self) -> list[FrozenTrial]:
         """Return the finished trials in the order in which they were made."""

@@ -114,6 +114,8 @@ class Claim:
     """Where the paper makes the statement, if it makes the same one elsewhere too."""
     fits: Callable[[FigureData], bool] = has_all_four
     """Whether a figure has what the claim is about. A figure of the user's own may have the same name."""
+    needs: str = ""
+    """What else a figure must have for the claim to be measured."""
 
     def findings(self, figures: Sequence[FigureData]) -> tuple[Finding, ...]:
         """Measure every quantity at every budget."""
@@ -130,7 +132,7 @@ class Claim:
         """Judge the claim by its figure or its pair of figures."""
         numbers = tuple(figure.number for figure in figures)
         words = f"{self.setting}: {self.statement}" if self.setting else self.statement
-        return Judgement(self.number, words, numbers, self.findings(figures))
+        return Judgement(self.number, words, numbers, self.findings(figures), needs=self.needs)
 
 
 def judge(figures: Mapping[str, FigureData], claims: Sequence[Claim] | None = None) -> list[Judgement]:
@@ -218,6 +220,7 @@ RISES = Claim(
     {"slope of EF-HC's accuracy over the radius": EFHC},
     BUDGETS,
     fits=has_radii,
+    needs="at least two radii",
 )
 GAINS_MOST = Claim(
     4,
@@ -227,6 +230,7 @@ GAINS_MOST = Claim(
     _leads("slope over the radius of {0} minus {1}", "EF-HC", *BASELINES),
     BUDGETS,
     fits=has_radii,
+    needs="at least two radii",
 )
 LARGER_MARGIN = Claim(
     5,
@@ -245,7 +249,8 @@ def _on_cnn(claim: Claim) -> Claim:
 def _ablation(number: int, setting: str, statement: str, figure: str, of: str, sign: int) -> Claim:
     """Return a claim that accuracy rises (`sign` 1) or falls (-1) with a parameter."""
     quantities = {f"{'minus ' if sign < 0 else ''}slope of accuracy over log10({of})": sign * pl.col("slope")}
-    return Claim(number, statement, ((figure,),), gain_by_value, quantities, BUDGETS, setting, is_ablation)
+    needs = f"at least two values of {of}"
+    return Claim(number, statement, ((figure,),), gain_by_value, quantities, BUDGETS, setting, is_ablation, needs)
 
 
 CLAIMS = (

@@ -60,6 +60,8 @@ class Judgement:
     findings: tuple[Finding, ...]
     control: str | None = None
     """The control that a strategy is compared with, if the claim is about one."""
+    needs: str = ""
+    """What the figures must have for the claim to be measured, if there is more to it than runs that succeed."""
 
     @property
     def verdicts(self) -> dict[float | None, Verdict]:
@@ -106,7 +108,6 @@ def _together(verdicts: Iterable[Verdict]) -> Verdict:
 VERDICTS = {
     Verdict.HOLDS: "holds",
     Verdict.FAILS: "does not hold",
-    Verdict.UNDECIDED: "undecided at this size",
 }
 TOTALS = {
     Verdict.HOLDS: "hold",
@@ -122,6 +123,27 @@ AT_BUDGETS = {
 }
 
 
+def finding_words(verdict: Verdict, findings: Iterable[Finding], needs: str = "") -> str:
+    """Return the verdict on all of these findings in words; if it is undecided, with the reason."""
+    if verdict is not Verdict.UNDECIDED:
+        return VERDICTS[verdict]
+    undecided = [finding for finding in findings if finding.verdict is Verdict.UNDECIDED]
+    seeds = max(finding.seeds for finding in undecided)
+    if seeds == 0:
+        return f"not measured: needs {needs}" if needs else "not measured"
+    if seeds < FEWEST_SEEDS:
+        return f"undecided: {seeds} seed{'s'[: seeds != 1]}, a verdict needs {FEWEST_SEEDS}"
+    if any(finding.low <= ROUNDING and finding.high >= -ROUNDING for finding in undecided):
+        return "undecided: the interval contains 0"
+    return "undecided: the mean is less than one test sample"
+
+
+def too_few_seeds(seeds: int) -> str:
+    """Return a sentence if these are too few seeds for a verdict, else an empty string."""
+    many = f"{seeds} seeds are" if seeds != 1 else "1 seed is"
+    return f"{many} too few for a verdict (it takes {FEWEST_SEEDS})" if seeds < FEWEST_SEEDS else ""
+
+
 def figures_words(judgement: Judgement) -> str:
     """Return the figures that a claim was judged by: `3(a) against 2(a)`."""
     return " against ".join(judgement.figures)
@@ -133,7 +155,7 @@ def verdict_parts(judgement: Judgement) -> list[tuple[Verdict, str]]:
     for budget, verdict in judgement.verdicts.items():
         budgets.setdefault(verdict, []).append(budget)
     if len(budgets) == 1:
-        return [(verdict, VERDICTS[verdict]) for verdict in budgets]
+        return [(verdict, finding_words(verdict, judgement.findings, judgement.needs)) for verdict in budgets]
     parts = []
     for verdict, start in AT_BUDGETS.items():
         shares = [f"{100 * share:g}" for share in budgets.get(verdict, []) if share is not None]
@@ -182,7 +204,7 @@ def findings_table(judgements: Iterable[Judgement]) -> pl.DataFrame:
             "words": judgement.statement,
             "quantity": finding.quantity,
             **{name: getattr(finding, name) for name in ("budget", "mean", "low", "high", "seeds", "seeds_above")},
-            "finding": VERDICTS[finding.verdict],
+            "finding": finding_words(finding.verdict, [finding], judgement.needs),
             "verdict": verdict_words(judgement),
         }
         for judgement in judgements

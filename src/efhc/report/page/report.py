@@ -18,13 +18,13 @@ from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES, bounds_words
 from efhc.report.claims.leads import end_means, ends, leads, mean_table
 from efhc.report.claims.verdicts import (
     TOTALS,
-    VERDICTS,
     Finding,
     Judgement,
     Verdict,
     bought_words,
     everywhere,
     figures_words,
+    finding_words,
     verdict_parts,
 )
 from efhc.report.figure_data import ControlsData, FigureData, FrontierData, Section, SettingData, TimedSetting
@@ -122,13 +122,13 @@ def _statements(
     return [
         {
             "words": words,
-            "overall": Badge(*LOOKS[everywhere(same)], VERDICTS[everywhere(same)]),
+            "overall": _overall(same),
             "rows": [
                 {
                     "label": labels[judgement],
                     "homes": [(number, homes[number]) for number in judgement.figures if number in homes],
                     "badges": [Badge(*LOOKS[verdict], part) for verdict, part in verdict_parts(judgement)],
-                    "table": _findings_table(judgement.findings),
+                    "table": _findings_table(judgement),
                 }
                 for judgement in same
             ],
@@ -137,10 +137,10 @@ def _statements(
     ]
 
 
-def _findings_table(findings: Sequence[Finding]) -> PageTable:
+def _findings_table(judgement: Judgement) -> PageTable:
     """Return the findings by quantity. Whiskers of one quantity share a scale, so that budgets can be compared."""
     quantities: dict[str, list[Finding]] = {}
-    for finding in findings:
+    for finding in judgement.findings:
         quantities.setdefault(finding.quantity, []).append(finding)
     rows = [
         (
@@ -150,7 +150,7 @@ def _findings_table(findings: Sequence[Finding]) -> PageTable:
             _interval_words(one),
             _whisker(one, same),
             str(one.seeds),
-            _badge(one),
+            _badge(one, judgement.needs),
         )
         for quantity, same in quantities.items()
         for one in same
@@ -159,8 +159,14 @@ def _findings_table(findings: Sequence[Finding]) -> PageTable:
     return PageTable(columns, rows, left=("Verdict",))
 
 
-def _badge(finding: Finding) -> Badge:
-    return Badge(*LOOKS[finding.verdict], VERDICTS[finding.verdict])
+def _badge(finding: Finding, needs: str = "") -> Badge:
+    return Badge(*LOOKS[finding.verdict], finding_words(finding.verdict, [finding], needs))
+
+
+def _overall(judgements: Sequence[Judgement]) -> Badge:
+    """Return the verdict on a statement, which several figures may judge."""
+    verdict, findings = everywhere(judgements), [finding for one in judgements for finding in one.findings]
+    return Badge(*LOOKS[verdict], finding_words(verdict, findings, judgements[0].needs))
 
 
 def _interval_words(finding: Finding) -> str:
