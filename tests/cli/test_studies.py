@@ -40,7 +40,8 @@ def test_list_shows_every_figure_with_its_sizes(tmp_path, command):
 
 
 def test_reproduce_draws_and_judges_a_figure_of_ones_own_and_says_where(tmp_path, command):
-    (tmp_path / "fig2a.toml").write_text(FIGURE.replace("ZT = ", 'GT = "gt"\nRG = "rg"\nZT = '))
+    figure = FIGURE.replace("ZT = ", 'GT = "gt"\nRG = "rg"\nZT = ')
+    (tmp_path / "fig2a.toml").write_text(f"{figure}\n[sweep]\nnetwork.radius = [0.4, 0.6]\n")
     words = ["reproduce", "./fig2a.toml", "--out", "out"]
     done = command(*words, "--seeds", 1, "--radius", 0.4, "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -50,7 +51,7 @@ def test_reproduce_draws_and_judges_a_figure_of_ones_own_and_says_where(tmp_path
     assert "not measured: needs at least two radii" in done.stdout
     for said in ("out/report.html", "EF-HC takes less transmission time", "undecided: 1 seed, a verdict needs 5"):
         assert said in done.stdout
-    tables = {f"fig2a-{panel}.csv" for panel in ("i", "ii", "iii")}
+    tables = {f"fig2a-{panel}.csv" for panel in ("i", "ii", "iii", "iv")}
     assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {"fig2a.png", "fig2a.pdf", *tables}
     assert pl.read_csv(tmp_path / "out" / "figures" / "fig2a-ii.csv").columns[-1] == "seed 0"
     estimated = command(*words, "--seeds", 2, "--estimate", cwd=tmp_path)

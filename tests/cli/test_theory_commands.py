@@ -97,6 +97,7 @@ def test_what_is_no_run_is_said_with_the_runs_that_there_are(refused, run, tmp_p
     shutil.copytree(run, tmp_path / "runs" / "first")
     shutil.copytree(run, tmp_path / "runs" / "second")
     assert "give one: runs/first, runs/second" in refused("theory", "runs")
+    (run / "figures").mkdir(exist_ok=True)
     assert refused("theory", "run/figures").endswith("run/figures holds no runs\n")
     with pytest.raises(efhc.EfhcError, match=r"figures holds no runs$"):
         efhc.Result.load(run / "figures")

@@ -521,7 +521,7 @@ def test_a_corrupt_journal_is_one_line(copied: Path, no_engine):
     [
         (
             {"budget": TuningBudget("transmission_time", 300.0)},
-            "(--budget 'transmission_time=400', not 'transmission_time=300')",
+            "(--budget 'broadcasts=360', not 'transmission_time=300')",
         ),
         ({"experiment": EXPERIMENT.model_copy(update={"devices": 9})}, ", not 9)"),
         ({"parameters": [Range("r", 20.0, 1000.0)]}, ", not '20.0:1000.0')"),
