@@ -10,7 +10,6 @@ import typer
 
 from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.extras import EXTRAS, require
-from efhc.base.own_code import is_built_in
 from efhc.cli.terminal import ExperimentFile, Overrides, argument, console, option, plain, print_table, require_figure
 
 if TYPE_CHECKING:
@@ -167,6 +166,7 @@ def _archive(name: str, suggested: type | None = None) -> Archive:
 
 def fetch_data(*experiments: Experiment) -> None:
     """Download data that are missing. Raises an `EfhcError` before if a model or tracker needs a missing package."""
+    from efhc.base.own_code import is_built_in
     from efhc.learning.models import ModuleModel
 
     if any(isinstance(experiment.model, ModuleModel) for experiment in experiments):
