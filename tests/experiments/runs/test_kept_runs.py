@@ -7,14 +7,17 @@ import json
 import os
 import shutil
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+import tomli_w
 from stopped_runs import assert_same, interrupt_at
 
 import efhc
@@ -22,8 +25,10 @@ from efhc.base.errors import EfhcError
 from efhc.base.saving import BusyError
 from efhc.experiments.runs import draw, keeping, provenance
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
+from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.store import RunStore, StoredRun
+from efhc.experiments.runs.tables import LOCKSTEP
 
 OLD = Path(__file__).parents[2] / "data" / "efhc-0.2"
 """An experiment that efhc 0.2 completed: EF-HC and ZT with seed 3."""
@@ -252,7 +257,79 @@ def test_a_damaged_experiment_is_one_line(tmp_path, file):
         efhc.simulate(**ONE, out=tmp_path / "run", resume=True)
 
 
+@pytest.mark.parametrize(
+    "file", ["local.safetensors", "models.safetensors", "snapshots/A.seed0/000000000003.safetensors"]
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_listed_file_that_is_gone_or_another_one_is_named(tmp_path, file, is_gone):
+    store = RunStore(tmp_path / "store", with_models=True)
+    fields = ONE | {"keep_models_every": 3}
+    (run,) = Runs().of(efhc.Experiment(**fields))
+    tables = efhc.simulate(**fields).tables
+    local = {"mean": np.zeros((4, 2), np.float32)}
+    with store.keeper(run) as keeper:
+        assert keeper is not None
+        for k in (0, 3):
+            keeper.snapshot(k, np.full((4, 650), k, np.float32))
+        folder = keeper.open()
+        pair = next(iter(run.experiment.strategies)), 0
+        folder.finish_run(tables, {pair: (np.zeros((4, 650), np.float32), local)}, ())
+    place = store.directory(run)
+    (there,) = (path for path in [place / file, *place.glob(f"snapshots/*/{Path(file).name}")] if path.exists())
+    there.unlink()
+    if not is_gone:
+        shutil.copy(next(path for path in sorted(place.rglob("*.safetensors"))), there)
+    loaded = StoredRun(RunFolder(place), LOCKSTEP)
+
+    def read() -> object:
+        return loaded.models, loaded.local, dict(loaded.snapshots)
+
+    with pytest.raises(EfhcError, match=rf"{there.name} is (missing|damaged)"):
+        read()
+
+
+def test_runs_in_each_others_folders_are_damaged(tmp_path):
+    fields = ONE | {"strategies": {"A": efhc.ZeroThreshold(), "B": efhc.Never()}}
+    whole = efhc.simulate(**fields, out=tmp_path / "run")
+    one, other = (tmp_path / "run" / "runs" / run.key for run in Runs().of(whole.experiment))
+    one.rename(tmp_path / "moved")
+    other.rename(one)
+    (tmp_path / "moved").rename(other)
+    with pytest.raises(EfhcError, match="missing or damaged"):
+        efhc.Result.load(tmp_path / "run")
+    said: list[str] = []
+    assert_same(efhc.simulate(**fields, out=tmp_path / "run", resume=True, warn=said.append), whole)
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("of", ["the experiment", "the run"])
+def test_an_empty_config_is_damaged(tmp_path, of):
+    efhc.simulate(**ONE, out=tmp_path / "run")
+    ((tmp_path / "run" if of == "the experiment" else run_folder(tmp_path / "run")) / "config.toml").write_text("")
+    with pytest.raises(EfhcError, match=r"config\.toml is damaged|missing or damaged"):
+        efhc.Result.load(tmp_path / "run")
+
+
 # Folders of efhc 0.2
+
+
+def test_a_folder_of_an_earlier_version_with_settings_that_are_gone_is_read_but_not_resumed(tmp_path):
+    shutil.copytree(OLD, tmp_path / "old")
+    config = tmp_path / "old" / "config.toml"
+    tables = tomllib.loads(config.read_text())
+    old = {"momentum": 0.0, "per": "device"}
+    tables["strategies"] |= {
+        "E": {"kind": "entrywise", "r": 1500.0, "rate": 0.25, "bits": 3, **old},
+        "C": {"kind": "choco", "rate": 1.0, "budget": {"share": 0.01}, "codec": {"kind": "levels", "bits": 3}, **old},
+        "O": {"kind": "one-way", "r": 250.0, "rate": 1.0, "correction": 0.3, "bits": 3, **old},
+    }
+    config.write_text(tomli_w.dumps(tables))
+    loaded = efhc.Result.load(tmp_path / "old")
+    assert list(loaded.experiment.strategies) == ["EF-HC", "ZT", "E", "C", "O"]
+    assert len(loaded.summary()) == 2
+    now = loaded.experiment.model_copy(update={"strategies": {"E": efhc.Entrywise()}})
+    with pytest.raises(EfhcError, match=r"begun with efhc 0\.2[^\n]*$"):
+        efhc.simulate(now, out=tmp_path / "old", resume=True)
 
 
 def test_a_complete_folder_of_an_earlier_version_is_loaded_and_shown(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from stopped_runs import interrupt_at
 
 import efhc
+from efhc.base.errors import EfhcError
 from efhc.drivers.observers import Observer
 
 FIELDS = {
@@ -85,6 +86,13 @@ def test_the_summary_counts_what_is_there(stopped: Path, whole: efhc.Result):
     assert "Not all runs have finished" in page
     assert ", unfinished=True)</code>" in page
     assert "seeds" not in whole.summary().columns
+
+
+def test_it_is_not_saved(stopped: Path, tmp_path: Path):
+    result = efhc.Result.load(stopped, unfinished=True)
+    with pytest.raises(EfhcError, match=r"not finished[^\n]*--resume[^\n]*$"):
+        result.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_budgets_are_those_of_runs_that_are_done(stopped: Path, whole: efhc.Result):

@@ -75,8 +75,10 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
     """Return the experiment of these fields, which are tables or objects; relative paths count from `folder`.
 
     This runs the code of the files that the tables name. With run_code=False it does not, and the experiment can be
-    read and written, but refuses to run. Raises `InputError` if a field cannot be used.
+    read and written, but refuses to run; then settings that earlier versions had are left out. Raises `InputError` if a
+    field cannot be used.
     """
+    fields = fields if run_code else _without_removed(fields)
     try:
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
@@ -251,6 +253,31 @@ IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
 """What a config means that lacks a setting, because it was written before there was one."""
 LOG = "log"
 """The setting that does not determine results."""
+
+
+REMOVED = "per"
+"""A setting that efhc 0.2 had, in the tables of `HAD_REMOVED`."""
+HAD_REMOVED = ("estimates", "entrywise", "one-way", "choco", "sparq")
+
+
+def _has_removed(table: Mapping[str, Any]) -> bool:
+    return table.get("kind") in HAD_REMOVED and REMOVED in table
+
+
+def _without_removed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table as this version can read it, if efhc 0.2 wrote it."""
+    if _has_removed(table) and table["kind"] == "one-way":  # it made other messages, and took any rate
+        return {"kind": NOT_KEPT, "description": "one-way of efhc 0.2"}
+    left = {key: value for key, value in table.items() if not (key == REMOVED and _has_removed(table))}
+    return {key: _without_removed(value) if isinstance(value, Mapping) else value for key, value in left.items()}
+
+
+def removed_setting(table: Mapping[str, Any], name: str = "") -> str | None:
+    """Return the dotted key of a setting that efhc 0.2 had and this version has not. None if there is none."""
+    if _has_removed(table):
+        return f"{name}{REMOVED}"
+    inner = (removed_setting(value, f"{name}{key}.") for key, value in table.items() if isinstance(value, Mapping))
+    return next(filter(None, inner), None)
 
 
 def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:

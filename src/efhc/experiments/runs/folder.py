@@ -31,7 +31,7 @@ from efhc.base.saving import SaveError, read_tensors, replacing, tensor_content,
 from efhc.core.state import Local
 from efhc.drivers.record import PIECE_ENTRIES
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import build_experiment, first_difference, to_tables
+from efhc.experiments.config.files import build_experiment, first_difference, removed_setting, to_tables
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import DATA, file_name, without_place
 
@@ -41,7 +41,7 @@ CHECKPOINT, PIECES = "checkpoint.safetensors", "pieces"
 """The checkpoint and the folder of the pieces in that of an unfinished run."""
 CHECKSUMS = ("table_sha256", "snapshot_sha256")
 """The checksums of the files of a complete run, in meta.json."""
-AT_THE_END = ("finished", "failed", "problem", "warnings", "table_sha256")
+AT_THE_END = ("finished", "failed", "problem", "warnings", *CHECKSUMS)
 """Facts that are written when a run or an experiment is completed, and left out when it goes on after that."""
 
 Pair = tuple[str, int]
@@ -161,7 +161,14 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        tables = self.read("config.toml", lambda path: tomllib.loads(path.read_bytes().decode()))
+        def parse(path: Path) -> dict[str, Any]:
+            tables = tomllib.loads(path.read_bytes().decode())
+            strategies, seeds = tables.get("strategies"), tables.get("seeds")
+            if not (isinstance(strategies, dict) and strategies and isinstance(seeds, list) and seeds):
+                raise ValueError("it is not the config of an experiment")
+            return tables
+
+        tables = self.read("config.toml", parse)
         if isinstance(tables.get("data"), dict) and tables["data"].get("path") == DATA:
             tables["data"]["path"] = str((self.path / DATA).absolute())
         return tables
@@ -189,6 +196,9 @@ class RunFolder:
 
     def check_same(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
         """Raise `InputError` unless the folder is that of this experiment, with this data and these input files."""
+        if (removed := removed_setting(self.config)) is not None:
+            problem = f"{self.path} was begun with efhc 0.2, which had {removed}. Choose another --out to start anew."
+            raise InputError(removed, self.path, "another --out", problem)
         if difference := first_difference(*map(without_place, (self.config, to_tables(experiment)))):
             key, old, new = difference
             problem = f"{self.path} was begun with {old!r}, not {new!r}. Resume with {old!r}, or choose another --out."
@@ -248,7 +258,7 @@ class RunFolder:
         return self._tensors("local.safetensors", _local_by_pair)
 
     def _tensors(self, name: str, sort: Callable[[Mapping[str, np.ndarray]], dict[Pair, T]]) -> dict[Pair, T]:
-        if not self.has(name):
+        if not self.has(name) and name.partition(".")[0] not in self.meta.get("table_sha256", {}):
             return {}
         self.check_file(name)
         return self.read(name, lambda path: sort(read_tensors(path)[0]))
@@ -400,10 +410,16 @@ class Snapshots(Mapping[int, Floats]):
 
     def __init__(self, folder: RunFolder, run: str) -> None:
         self._run_folder, self._folder = folder, folder.path / "snapshots" / run
-        files = sorted(self._folder.glob("*.safetensors"))
-        self._files = {int(file.stem): f"snapshots/{run}/{file.name}" for file in files if file.stem.isdecimal()}
+        listed = folder.meta.get("snapshot_sha256", {}) if folder.is_complete else {}
+        place = f"snapshots/{run}/"
+        found = (file.name for file in self._folder.glob("*.safetensors"))
+        names = [name.removeprefix(place) for name in listed if name.startswith(place)] if listed else found
+        numbers = {name: name.removesuffix(".safetensors") for name in sorted(names)}
+        self._files = {int(number): place + name for name, number in numbers.items() if number.isdecimal()}
 
     def __getitem__(self, k: int) -> Floats:
+        if self._run_folder.is_complete:
+            self._run_folder.check_file(self._files[k])
         return self._run_folder.read(self._files[k], lambda path: read_tensors(path)[0]["models"])
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -20,10 +20,11 @@ from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
 from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment, StrategyName
+from efhc.experiments.config.files import first_difference
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
-from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
@@ -414,8 +415,13 @@ class Result:
         """Write the result to a new run directory, from which `Result.load` reads it.
 
         What was made in Python and has no name is described in config.toml: such a directory can be loaded, but its
-        experiment cannot be run again. Strategies of a study whose names a config cannot have get shorter ones.
+        experiment cannot be run again. Strategies of a study whose names a config cannot have get shorter ones. Raises
+        `EfhcError` if the result has not finished.
         """
+        if not self.is_finished:
+            folder = self.directory or "DIR"
+            how = f"complete it with `efhc run {folder}/config.toml --out {folder} --resume`, and load it again"
+            raise EfhcError(f"a result that has not finished cannot be saved; {how}")
         names = _names_in_config(self.experiment.strategies)
         if any(old != new for old, new in names.items()):
             self._renamed(names).save(directory)
@@ -491,8 +497,21 @@ def kept_runs(experiment: Experiment, folder: ExperimentFolder) -> dict[Pair, Ke
         pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
         return {pair: StoredRun(folder, tables, pair) for pair in pairs}
     found = {pair: folder.store / key for pair, key in folder.keys.items()}
-    if not found:
+    found = {pair: path for pair, path in found.items() if _is_run_of(folder.config, pair, RunFolder(path))}
+    if not folder.keys:
         from efhc.experiments.runs.study import unlisted_runs
 
         found = unlisted_runs(folder.config, folder.path / OWN_RUNS)
     return {pair: StoredRun(RunFolder(path), tables) for pair, path in found.items() if path.is_dir()}
+
+
+def _is_run_of(config: Mapping[str, Any], pair: Pair, run: RunFolder) -> bool:
+    """Return whether a folder holds the run of this strategy and seed of an experiment, by what its config says."""
+    strategy, seed = pair
+    try:
+        here = run.config
+    except DamagedError:
+        return False
+    (kind,) = here["strategies"] if len(here["strategies"]) == 1 else ("",)
+    expected = {**config, "name": here.get("name"), "strategies": {kind: config["strategies"].get(strategy)}}
+    return first_difference(*map(without_place, (here, expected | {"seeds": [seed]}))) is None
