@@ -150,6 +150,25 @@ def test_two_processes_that_make_the_same_short_run_keep_it_once(tmp_path, is_co
     assert store.meta(run)["wall_seconds"] < 60
 
 
+@pytest.mark.parametrize("kind", ["lockstep", "event-driven"])
+def test_a_long_run_that_another_process_makes_meanwhile_is_not_written_again(tmp_path, monkeypatch, kind):
+    fields = ONE | KINDS[kind]
+    store, (run,) = RunStore(tmp_path / "store", with_models=True), Runs().of(efhc.Experiment(**fields))
+    before: list[bytes] = []
+
+    def meanwhile(strategy: str, seed: int, done: int) -> None:
+        if done >= 1 and not before:
+            efhc.simulate(**fields, out=tmp_path / "other", store=store.path)
+            before.append((store.directory(run) / "meta.json").read_bytes())
+            monkeypatch.setattr(keeping, "SHORT_SECONDS", 0.0)
+
+    monkeypatch.setattr(keeping, "SHORT_SECONDS", 1e9)
+    made = efhc.simulate(**fields, out=tmp_path / "run", store=store.path, progress=meanwhile, jobs=1)
+    assert_same(made, efhc.simulate(**fields))
+    assert (store.directory(run) / "meta.json").read_bytes() == before[0]
+    assert not (store.directory(run) / "live.jsonl").exists()
+
+
 # Files that are not as they were written
 
 

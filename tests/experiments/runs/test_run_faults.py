@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ import efhc
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import sha256
 from efhc.base.saving import SaveError, lock, read_tensors, write_tensors
+from efhc.experiments.runs import keeping
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.provenance import provenance
@@ -157,6 +159,50 @@ def test_a_resume_with_another_version_is_said(tmp_path):
     efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
     assert len(said) == 1
     assert said[0].startswith("ZT, seed 0: begun with numpy 1.0, goes on with ")
+
+
+def test_a_checkpoint_of_another_run_is_moved_aside(tmp_path):
+    folder, other = stopped(tmp_path / "run"), stopped(tmp_path / "other", seeds=(1,))
+    shutil.copy(other / "checkpoint.safetensors", folder)
+    shutil.copytree(other / "pieces", folder / "pieces", dirs_exist_ok=True)
+    said: list[str] = []
+    result = efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
+    assert len(said) == 1
+    assert "another run" in said[0]
+    assert_frame_equal(result.metrics, efhc.simulate(**ONE).metrics, check_exact=True)
+
+
+def test_a_run_whose_pieces_lack_a_column_starts_again(tmp_path, monkeypatch):
+    stopped(tmp_path / "run")
+    monkeypatch.setitem(keeping.SCHEMAS, "metrics", {**keeping.SCHEMAS["metrics"], "new": pl.Float64()})
+    said: list[str] = []
+    result = efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
+    assert len(said) == 1
+    assert "starts again" in said[0]
+    assert len(result.metrics) == 12
+
+
+@pytest.mark.parametrize("driver", ["lockstep", "event-driven"])
+def test_models_that_run_apart_are_said_whenever_the_run_is_used(tmp_path, monkeypatch, driver):
+    monkeypatch.setattr(keeping, "APART", -1.0)
+    runs = Runs().of(efhc.Experiment(**ONE, driver=driver))
+    for _ in ("made", "found"):
+        said: list[str] = []
+        RunStore(tmp_path, said.append).complete(runs, LocalEngine(1), lambda run, share: None)
+        assert len(said) == 1
+        assert "ZT, seed 0: the models ran apart" in said[0]
+
+
+def test_the_time_of_a_run_counts_from_its_beginning(tmp_path):
+    (run,) = Runs().of(efhc.Experiment(**ONE))
+    store = RunStore(tmp_path)
+    with store.keeper(run) as keeper:
+        assert keeper is not None
+        keeper._began -= 5000  # it had no folder for that long
+        keeper.open().end_session()
+    meta = store.meta(run)
+    assert meta["wall_seconds"] >= 5000
+    assert (datetime.now(UTC) - datetime.fromisoformat(meta["started"])).total_seconds() >= 5000
 
 
 # Runs that fail
@@ -463,6 +509,27 @@ def test_a_run_without_models_is_made_again_where_models_are_wanted(tmp_path):
     assert len(said) == 1
     assert "models.safetensors is damaged" in said[0]
     assert models.read_bytes() != bytes(content)
+
+
+def test_a_run_stays_complete_while_its_models_are_made(tmp_path):
+    (run,) = Runs().of(efhc.Experiment(**ONE))
+    plain, store = RunStore(tmp_path), RunStore(tmp_path, with_models=True)
+    plain.complete([run], LocalEngine(1), lambda run, share: None)
+    tables = {file.name: file.read_bytes() for file in store.directory(run).glob("*.parquet")}
+
+    def kill(run: object, share: float) -> None:
+        if share > 0.3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.complete([run], LocalEngine(1, 0.0), kill)
+    assert (store.directory(run) / "checkpoint.safetensors").exists()
+    assert plain.holds(run)
+    assert not store.holds(run)
+    store.complete([run], LocalEngine(1), lambda run, share: None)
+    assert store.holds(run)
+    assert tables == {file.name: file.read_bytes() for file in store.directory(run).glob("*.parquet")}
+    assert not (store.directory(run) / "checkpoint.safetensors").exists()
 
 
 def test_the_same_data_set_with_other_settings_is_loaded_anew():

@@ -100,7 +100,9 @@ def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions
         if is_whole:  # an event that failed half-way leaves the last checkpoint as it is
             save()
         raise
-    keeper.put_away(simulator.record.take())
+    last = simulator.record.take()
+    keeper.put_away(last)
+    keeper.warn_if_apart(last.tables["timeline"]["consensus_error"])
     for text in simulator.warnings:
         keeper.warn(f"{run.name}: {text}")
     return simulator.models, simulator.local

@@ -82,6 +82,7 @@ class _Meta(_Facts):
     status: str
     sessions: list[_Session]
     problem: Text = ""
+    warnings: list[str] = []
     runs: list[_ListedRun] = []
     failed: list[_FailedRun] = []
     table_sha256: dict[str, str] = {}
@@ -285,22 +286,28 @@ class RunFolder:
         checksums: Mapping[str, Mapping[str, str]],
         *,
         store: Path | None = None,
+        began: float | None = None,
+        adds_models: bool = False,
         **facts: Any,
     ) -> None:
-        """Write that this process works on the run from now on, and its `config` if it is new.
+        """Write that this process works on the run, and its `config` if it is new.
 
         `checksums` are those of the data and of the input files, and `store` is where the runs of an experiment lie.
+        `began` is when the work began, by `time.monotonic`; default: now. With `adds_models`, a run that is complete
+        stays so while it is made again for its models.
         """
-        self.session_began = time.monotonic()
+        self.session_began = time.monotonic() if began is None else began
+        about = provenance(time.monotonic() - self.session_began)
         if not self.is_begun:
             if config["data"].get("path") == str((self.path / DATA).absolute()):  # so that the folder can be moved
                 config = {**config, "data": {**config["data"], "path": DATA}}
             self._write("config.toml", tomli_w.dumps(config).encode())
-        new = {"status": "running", "seeds": config["seeds"], **checksums, **provenance(), "wall_seconds": 0.0}
+        new = {"status": "running", "seeds": config["seeds"], **checksums, **about, "wall_seconds": 0.0}
         known = self.meta if self.has("meta.json") else {**new, "sessions": []}
-        known = {name: fact for name, fact in known.items() if name not in AT_THE_END}
-        session = provenance() | ({"store": str(store.absolute())} if store is not None else {})
-        self.write_meta({**known, **facts, "status": "running", "sessions": [*known["sessions"], session]})
+        if not (adds_models and self.is_complete):
+            known = {name: fact for name, fact in known.items() if name not in AT_THE_END} | {"status": "running"}
+        session = about | ({"store": str(store.absolute())} if store is not None else {})
+        self.write_meta({**known, **facts, "sessions": [*known["sessions"], session]})
 
     def end_session(self, **facts: Any) -> None:
         """Write how long this process has worked on the run, and `facts`."""

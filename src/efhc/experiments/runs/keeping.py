@@ -44,7 +44,7 @@ from efhc.experiments.runs.events import EventStream, Row
 from efhc.experiments.runs.folder import CHECKPOINT, PIECES, RunFolder, parquet
 from efhc.experiments.runs.live_file import LIVE, LiveFile
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.tables import labelled, tables_of
+from efhc.experiments.runs.tables import SCHEMAS, labelled, tables_of
 from efhc.learning.backends.backend import ScoresNotFinite
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ CHECKPOINT_SECONDS = 30.0
 """Default time between two checkpoints."""
 SHORT_SECONDS = 1.0
 """Seconds after which a run gets a folder. A shorter one is written once, at its end."""
+APART = 1e8
+"""Consensus error above which a run is reported as diverged."""
 TEXT = "text/"
 """In front of the names of a driver's texts, which are kept as bytes: a .safetensors header has a largest size."""
 
@@ -65,6 +67,10 @@ FAILURES = (Diverged, ScoresNotFinite, InputError)
 
 class Stopped(Exception):
     """Raised when a run has stopped on request."""
+
+
+class MadeMeanwhile(Exception):
+    """Raised when another process has completed the run: there is nothing left to make."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +150,12 @@ class RunKeeper:
         return self._folder is not None
 
     def open(self) -> UnfinishedRun:
-        """Create and lock the folder of the run, if that was not done. Raises `BusyError` if another process has it."""
+        """Create and lock the folder of the run, if that was not done.
+
+        Raises `BusyError` if another process has it, and `MadeMeanwhile` if the run is there whole.
+        """
         if self._folder is None:
-            self._folder = self._resources.enter_context(self._store.opened(self.run))
+            self._folder = self._resources.enter_context(self._store.opened(self.run, self._began))
         return self._folder
 
     @property
@@ -189,7 +198,7 @@ class RunKeeper:
             self.put_away(piece)
         else:
             self._write_pieces()
-            self.open().save(piece, tensors, facts)
+            self.open().save(self.run, piece, tensors, facts)
 
     def snapshot(self, k: int, models: Floats) -> None:
         """Keep the models of one iteration for later analysis."""
@@ -197,6 +206,13 @@ class RunKeeper:
             self._snapshots[k] = models.copy()
         else:
             self.open().save_snapshot(*self._pair, k, models)
+
+    def warn_if_apart(self, errors: pl.Series) -> None:
+        """Warn if the models of the run, whose last consensus errors are given, ran apart, which raises no error."""
+        last = errors.drop_nulls().tail(1)
+        if len(last) and last.item() > APART:
+            advice = "try a smaller rate or correction of the strategy, or a smaller step_size"
+            self.warn(f"{self.run.name}: the models ran apart (consensus error {last.item():.1e}); {advice}")
 
     def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
         """Complete the run, whose tables have all been put away, with its last models and the table of devices."""
@@ -250,6 +266,8 @@ class UnfinishedRun(RunFolder):
             return None
         try:
             tensors, facts = read_tensors(self._checkpoint)
+            if facts.get("run", run.key) != run.key:  # efhc 0.2 did not write it
+                raise ValueError("it is that of another run")
             self._pieces = json.loads(facts["pieces"])
             end = self._checked_end(tables_of(run.experiment).labels)
             texts = {name.removeprefix(TEXT): tensors.pop(name) for name in [*tensors] if name.startswith(TEXT)}
@@ -295,6 +313,9 @@ class UnfinishedRun(RunFolder):
                 found = "missing"
             if found != expected:
                 raise ValueError(f"pieces/{name} is not what was written")
+            table = name.split(".")[1]
+            if set(pl.read_parquet_schema(self.path / PIECES / name)) != set(SCHEMAS[table]):
+                raise ValueError(f"pieces/{name} has not the columns that {table} has now")
         return ends_of_tables.pop()
 
     def _remove_pieces(self, keep: Mapping[str, str] | tuple[str, ...]) -> None:
@@ -314,7 +335,7 @@ class UnfinishedRun(RunFolder):
         self._pieces |= {name: sha256(content) for name, content in contents.items()}  # all of them, or none
         self._end = piece.end
 
-    def save(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+    def save(self, run: Run, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Put a piece away, then write the checkpoint that counts on it.
 
         If an earlier piece could not be written, the checkpoint before it stays.
@@ -322,7 +343,7 @@ class UnfinishedRun(RunFolder):
         self.put_away(piece)
         if self._end == piece.end:
             texts = {TEXT + name: np.frombuffer(fact.encode(), np.uint8) for name, fact in facts.items()}
-            about = {"pieces": json.dumps(self._pieces), **_versions()}
+            about = {"pieces": json.dumps(self._pieces), "run": run.key, **_versions()}
             write_tensors(self._checkpoint, {**tensors, **texts}, about)
 
     def parts(self, table: str) -> list[Path]:

@@ -57,8 +57,6 @@ SECONDS = "seconds"
 
 REACHED_SECONDS = 0.1
 """Least time between two `Reached` events."""
-APART = 1e8
-"""Consensus error above which a run is reported as diverged."""
 
 
 def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) -> tuple[Floats, Local]:
@@ -101,10 +99,7 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
             raise
     last = record.take()
     keeper.put_away(last)
-    errors = last.tables["metrics"]["consensus_error"]
-    if len(errors) and errors[-1] > APART:  # which raises no error
-        advice = "try a smaller rate or correction of the strategy, or a smaller step_size"
-        keeper.warn(f"{run.name}: the models ran apart (consensus error {errors[-1]:.1e}); {advice}")
+    keeper.warn_if_apart(last.tables["metrics"]["consensus_error"])
     return state.models, state.local
 
 

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,10 +15,13 @@ from typing import Any
 PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic")
 
 
-def provenance() -> dict[str, Any]:
-    """Return the time, the versions, the git state and the machine, as meta.json holds them."""
+def provenance(seconds_ago: float = 0.0) -> dict[str, Any]:
+    """Return the time, the versions, the git state and the machine, as meta.json holds them.
+
+    What is described began `seconds_ago`.
+    """
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **_versions()},
         "git": _git_state(Path.cwd()),
         "machine": machine(),

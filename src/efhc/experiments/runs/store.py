@@ -24,8 +24,8 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.record import with_totals
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder
-from efhc.experiments.runs.keeping import MadeRun, RunKeeper, UnfinishedRun
+from efhc.experiments.runs.folder import CHECKPOINT, PIECES, DamagedError, Final, Pair, RunFolder
+from efhc.experiments.runs.keeping import MadeMeanwhile, MadeRun, RunKeeper, UnfinishedRun
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, RunTables, labelled, tables_of
@@ -100,7 +100,10 @@ class RunStore:
         missing = {run.key: run for run in self.find_missing(wanted.values())}
         for run in wanted.values():
             if run.key not in missing:
-                RunFolder(self.directory(run)).remove_unfinished()  # its process may have been killed before
+                self._remove_leftovers(run)
+                for text in self.meta(run).get("warnings", []):
+                    if text not in self.warnings:
+                        self.warn(text)
                 progress(run, 1.0)
         if not missing:
             return {}
@@ -120,9 +123,16 @@ class RunStore:
 
     def _add_failure(self, run: Run, problem: str) -> None:
         """Write that a run failed, and why. It is begun again when it is next made."""
-        with suppress(BusyError), self.opened(run) as folder:  # another process makes it again meanwhile
+        with suppress(BusyError, MadeMeanwhile), self.opened(run, time.monotonic()) as folder:  # by another process
             if not folder.is_complete:
                 folder.end_session(status="failed", problem=problem)
+
+    def _remove_leftovers(self, run: Run) -> None:
+        """Remove what the process that completed a run has left if it was killed, unless one is adding models."""
+        folder = RunFolder(self.directory(run))
+        if folder.has(CHECKPOINT) or folder.has(PIECES):
+            with suppress(EfhcError), self._locked(run):
+                folder.remove_unfinished()
 
     def find_missing(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs that are not complete, each once. Nothing is written."""
@@ -182,14 +192,19 @@ class RunStore:
     def keeper(self, run: Run) -> Iterator[RunKeeper | None]:
         """Yield what keeps a run, or None if it is there whole. A run that is new has no folder at first."""
         with RunKeeper(run, self) as keeper:
-            is_there = self.path is not None and self.directory(run).exists() and keeper.open().is_complete
+            is_there = False
+            if self.path is not None and self.directory(run).exists():
+                try:
+                    keeper.open()
+                except MadeMeanwhile:
+                    is_there = True
             yield None if is_there else keeper
 
     @contextmanager
-    def opened(self, run: Run) -> Iterator[UnfinishedRun]:
-        """Yield the folder of a run, locked, and begin a new session if the run is not complete.
+    def opened(self, run: Run, began: float) -> Iterator[UnfinishedRun]:
+        """Yield the folder of a run, locked, and begin a new session. A folder that is damaged is moved aside.
 
-        A folder that is damaged is moved aside.
+        `began` is when work on the run began, by `time.monotonic`. Raises `MadeMeanwhile` if the run is there whole.
         """
         with self._locked(run):
             folder = UnfinishedRun(self.directory(run), self.warn)
@@ -197,9 +212,10 @@ class RunStore:
                 leftover.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.path.rmdir()  # if it is empty: its process was killed before it wrote anything
-            if not (folder.path.exists() and self._is_whole_or_aside(run, folder)):
-                folder = UnfinishedRun(folder.path, self.warn)  # nothing of what was moved aside is known
-                _begin(folder, run)
+            if folder.path.exists() and self._is_whole_or_aside(run, folder):
+                raise MadeMeanwhile
+            folder = UnfinishedRun(folder.path, self.warn)  # nothing of what was moved aside is known
+            _begin(folder, run, began)
             yield folder
 
     def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float) -> None:
@@ -212,14 +228,12 @@ class RunStore:
             return
         files: dict[str, bytes] = {}
         in_memory = RunFolder(self.path / f".{run.key}{UNFINISHED}", files)
-        _begin(in_memory, run)
-        in_memory.session_began = began
+        _begin(in_memory, run, began)
         in_memory.finish_run(made.tables, final, warnings)
         if write_folder(self.directory(run), files):
             return
-        with self.opened(run) as folder:  # another process has begun the same run meanwhile, or made it
-            if not folder.is_complete:
-                folder.finish_run(made.tables, final, warnings)
+        with suppress(MadeMeanwhile), self.opened(run, began) as folder:  # another process has begun it
+            folder.finish_run(made.tables, final, warnings)
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
@@ -256,10 +270,14 @@ class RunStore:
         return RunFolder(self.directory(run)).meta
 
 
-def _begin(folder: RunFolder, run: Run) -> None:
-    """Begin a session in the folder of a run. Its names there are those of the experiment that it is made for."""
+def _begin(folder: RunFolder, run: Run, began: float) -> None:
+    """Begin a session in the folder of a run. `began` is when work on it began, by `time.monotonic`.
+
+    Its names there are those of the experiment that it is made for.
+    """
     names = {"experiment": run.whole.name, "strategy": run.strategy}
-    folder.begin_session(run.tables or to_tables(run.experiment), run.inputs.checksums, names=names)
+    config, checksums = run.tables or to_tables(run.experiment), run.inputs.checksums
+    folder.begin_session(config, checksums, began=began, adds_models=True, names=names)
 
 
 class StoredRun:

@@ -22,7 +22,7 @@ from efhc.base.inputs import using_inputs
 from efhc.base.threads import leave_interrupts_to_python
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, RunKeeper, RunOptions, Stopped
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, MadeMeanwhile, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, RunStore
@@ -131,7 +131,8 @@ def make_run(
     """Make a run from its last checkpoint, or from the start, to its end, and emit its events to `followers`.
 
     When `options.stop` is set, the run saves a checkpoint and raises `Stopped`. On any other error, a run in lockstep
-    saves what is complete, and an event-driven run goes on from its last checkpoint when it is made again.
+    saves what is complete, and an event-driven run goes on from its last checkpoint when it is made again. A run that
+    another process completes meanwhile is not made to its end.
     """
     run, stream = keeper.run, keeper.stream
     if driver_of(run.experiment) == EVENT_DRIVEN.driver:
@@ -144,6 +145,8 @@ def make_run(
     try:
         models, local = make(scenario, keeper, options or RunOptions())
         keeper.finish(models, local, devices_table(scenario, run.seed))
+    except MadeMeanwhile:
+        pass
     except FAILURES as error:
         stream.end("failed", str(error))
         raise
