@@ -353,8 +353,8 @@ def test_code_of_a_directory_runs_only_when_it_is_trusted(tmp_path, name):
         "class Own(ZeroThreshold):\n    pass\nÉ = Own\n"
     )
     efhc.simulate(**SMALL, strategies={"mine": {"kind": f"{code}:Own"}}, out=tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace(":Own", f":{name}"))
+    for config in (tmp_path / "run").rglob("config.toml"):
+        config.write_text(config.read_text().replace(":Own", f":{name}"))
     (tmp_path / "ran").unlink()
     code.write_text(code.read_text() + "\n# changed\n")
     assert efhc.Result.load(tmp_path / "run").summary()["strategy"].to_list() == ["mine"]
