@@ -188,7 +188,7 @@ def test_models_that_run_apart_are_said_whenever_the_run_is_used(tmp_path, monke
     runs = Runs().of(efhc.Experiment(**ONE, driver=driver))
     for _ in ("made", "found"):
         said: list[str] = []
-        RunStore(tmp_path, said.append).complete(runs, LocalEngine(1), lambda run, share: None)
+        RunStore(tmp_path, said.append).make_missing(runs, LocalEngine(1), lambda run, share: None)
         assert len(said) == 1
         assert "ZT, seed 0: the models ran apart" in said[0]
 
@@ -514,7 +514,7 @@ def test_a_run_without_models_is_made_again_where_models_are_wanted(tmp_path):
 def test_a_run_stays_complete_while_its_models_are_made(tmp_path):
     (run,) = Runs().of(efhc.Experiment(**ONE))
     plain, store = RunStore(tmp_path), RunStore(tmp_path, with_models=True)
-    plain.complete([run], LocalEngine(1), lambda run, share: None)
+    plain.make_missing([run], LocalEngine(1), lambda run, share: None)
     tables = {file.name: file.read_bytes() for file in store.directory(run).glob("*.parquet")}
 
     def kill(run: object, share: float) -> None:
@@ -522,11 +522,11 @@ def test_a_run_stays_complete_while_its_models_are_made(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.complete([run], LocalEngine(1, 0.0), kill)
+        store.make_missing([run], LocalEngine(1, 0.0), kill)
     assert (store.directory(run) / "checkpoint.safetensors").exists()
     assert plain.holds(run)
     assert not store.holds(run)
-    store.complete([run], LocalEngine(1), lambda run, share: None)
+    store.make_missing([run], LocalEngine(1), lambda run, share: None)
     assert store.holds(run)
     assert tables == {file.name: file.read_bytes() for file in store.directory(run).glob("*.parquet")}
     assert not (store.directory(run) / "checkpoint.safetensors").exists()
