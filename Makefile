@@ -29,7 +29,7 @@ $(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[dev,docs]'
 	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed
 
-demo: $(VENV)/.installed ## EF-HC, its baselines and a strategy of ours, in under a minute
+demo: $(VENV)/.installed ## EF-HC, its baselines and a strategy of ours: a minute or two; the first run also compiles
 	$(BIN)/efhc demo
 
 test: $(VENV)/.installed-dev ## The tests but the slow ones: seven minutes on two cores

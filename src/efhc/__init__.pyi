@@ -291,7 +291,7 @@ def simulate(
     warn
         Called with one line about each problem that does not stop the experiment.
     name
-        What the experiment is called in figures and tables.
+        What the experiment is called in figures and tables. Default in a file: the file's name without its ending.
     devices
         Number of devices m.
     iterations

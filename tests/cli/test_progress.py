@@ -10,7 +10,10 @@ from pathlib import Path
 from threading import Thread
 
 import efhc
+from efhc.cli.launch import how_far
 from efhc.cli.progress import LINE_SECONDS, NowAndThen, showing
+from efhc.experiments.nodes.nodes_of_run import FOR_EVER
+from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.events import Evaluated
 from efhc.experiments.runs.progress import Overview
 from efhc.experiments.runs.run import Runs
@@ -85,6 +88,15 @@ def test_lines_come_seldom_and_a_quick_command_prints_none() -> None:
         lines.call(lambda: said.append(clock.now))
     assert said == [5.0, 35.0, 65.0, 95.0]
     assert not NowAndThen(5.0, LINE_SECONDS, Clock()).has_called
+
+
+def test_the_line_of_a_launch_names_the_slowest_node() -> None:
+    def answers(*reached: int, last: int) -> list[Answer]:
+        return [Answer("there", {"iteration": k, "iterations": last}) for k in reached]
+
+    assert how_far([]) == "0 nodes"
+    assert how_far(answers(6000, 5120, 7000, last=40_000)) == "3 nodes, slowest at 5,120 of 40,000"
+    assert how_far(answers(12, last=FOR_EVER)) == "1 node, slowest at 12"  # the clock stops it
 
 
 def test_without_a_terminal_lines_go_to_stderr(capsys) -> None:

@@ -233,6 +233,7 @@ def test_where_no_theorem_applies_that_is_said_first(call):
     assert done.returncode == 0
     assert done.stdout.startswith("No theorem of the paper applies: the loss is not smooth")
     assert "mu = 0 for every device" in done.stdout
+    assert "properties of the model svm, not faults of the run" in done.stdout
     assert "Largest alpha(0)" not in done.stdout
 
 
@@ -258,7 +259,7 @@ def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
     done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert done.returncode == 0
     assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.stdout, re.MULTILINE)
-    for words in ("B is", "expected", "rho", "dimin-", "EF-HC", "ZT", "RG"):
+    for words in ("how B is", "expected", "rho", "dimin-", "EF-HC", "ZT", "RG"):
         assert words in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
 

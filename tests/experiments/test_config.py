@@ -102,7 +102,7 @@ def test_the_complete_config_reads_back_the_same():
 
 def test_an_empty_file_is_the_default_and_says_everything(tmp_path):
     (tmp_path / "empty.toml").write_text("")
-    assert load_experiment(tmp_path / "empty.toml") == Experiment()
+    assert load_experiment(tmp_path / "empty.toml") == Experiment(name="empty")
     written = tomllib.loads(to_toml(Experiment()))
     assert set(written) == set(Experiment.model_fields) - {
         "threshold_decay",

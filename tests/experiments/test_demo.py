@@ -22,10 +22,10 @@ def accuracies() -> pl.DataFrame:
 def test_the_sentence_says_what_was_measured_and_gives_no_verdict():
     early = accuracies().with_columns(pl.col("accuracy") / 2)
     said = sentence(accuracies(), early)
-    assert "EF-HC 0.500 to 0.700, GT 0.400 to 0.700, ZT 0.100 to 0.300" in said
-    assert "10 % of ZT's total with the same seed spent" in said
-    assert "With 2 % spent: EF-HC 0.250 to 0.350, GT 0.200 to 0.350, ZT 0.050 to 0.150." in said
-    assert "above GT in 1, above ZT in 3 of them" in said  # equal is not above
+    assert "from 0.500 to 0.700 (EF-HC), from 0.400 to 0.700 (GT), from 0.100 to 0.300 (ZT)" in said
+    assert "After spending 10 % of what ZT spends on the same seed" in said
+    assert "After spending 2 %, it ranges from 0.250 to 0.350 (EF-HC), from 0.200 to 0.350 (GT)" in said
+    assert "beats GT on 1 of 3 seeds, ZT on 3" in said  # equal is not above
     assert "3 seeds are too few for a verdict (it takes 5)" in said
 
 

@@ -55,8 +55,8 @@ def test_a_list_is_one_grid_after_the_other_each_point_once():
 
 
 def test_keys_may_be_quoted_or_nested(tmp_path):
-    (tmp_path / "a.toml").write_text('iterations = 20\n[sweep]\n"network.radius" = [0.3, 0.5]\n')
-    (tmp_path / "b.toml").write_text("iterations = 20\n[sweep]\nnetwork.radius = [0.3, 0.5]\n")
+    (tmp_path / "a.toml").write_text('name = "same"\niterations = 20\n[sweep]\n"network.radius" = [0.3, 0.5]\n')
+    (tmp_path / "b.toml").write_text('name = "same"\niterations = 20\n[sweep]\nnetwork.radius = [0.3, 0.5]\n')
     assert load_sweep(tmp_path / "a.toml") == load_sweep(tmp_path / "b.toml")
     assert {p.experiment.iterations for p in load_sweep(tmp_path / "a.toml", ["iterations=30"])} == {30}
 

@@ -35,7 +35,7 @@ def test_both_are_compared_at_the_first_sample_that_reaches_the_target():
 def test_the_error_is_stated_in_one_line_with_what_was_not_reached():
     table = compare_timelines(MEASURED, PREDICTED, 0.5)
     line = error_words(table)
-    assert "seconds 50% in the mean, 50% at most, bytes 25% in the mean, 25% at most" in line
+    assert "seconds 50 % in the mean, 50 % at most, bytes 25 % in the mean, 25 % at most" in line
     assert "1 of 2 runs did not reach the target in both" in line
     assert "not reach" not in error_words(compare_timelines(MEASURED, PREDICTED, 0.3))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import efhc
-from efhc.watch.describing import repeat_command
+from efhc.watch.describing import describe, repeat_command
 from efhc.watch.discovery import Discovery
 
 CONFIG = 'devices = 3\niterations = 20\nseeds = [0, 1]\nnetwork = "ring"\nstrategies.EF-HC.kind = "ef-hc"\n'
@@ -22,6 +22,25 @@ def shown(folder: Path) -> list[str]:
     (group,) = Discovery(folder).find()
     (command,) = {repeat_command(run, group) for run in group.runs}
     return shlex.split(command)
+
+
+def test_facts_leave_out_defaults_and_say_one_time(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        'devices = 3\niterations = 20\nseeds = [0]\nstrategies.ZT.kind = "zt"\n'
+        'data = { kind = "digits", standardize = true }\n'
+        'network = { kind = "geometric", radius = 0.6, connected = true, attempts = 10000 }\n'
+        'model = { kind = "code.py:Own", deep = true }\n'
+    )
+    (tmp_path / "meta.json").write_text('{"status": "running", "wall_seconds": 0.25}')
+    (group,) = Discovery(tmp_path).find()
+    facts = describe(group.runs[0], group)
+    assert {name: facts[name] for name in ("data", "network", "model", "time")} == {
+        "data": "digits",
+        "network": "geometric (radius 0.6)",
+        "model": "code.py:Own (deep true)",
+        "time": "under 1 s",
+    }
+    assert describe(group.runs[0], group, 75.4)["time"] == "1 min 15 s"
 
 
 def test_a_stopped_run_goes_on_with_its_store(

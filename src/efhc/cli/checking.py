@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from efhc.cli.terminal import RUNS_CODE, Overrides, argument, print_table
+from efhc.cli.terminal import RUNS_CODE, Overrides, argument, print_table, warn
 
 app = typer.Typer(name="config", help="Show every setting, or the schema of config files.", no_args_is_help=True)
 
@@ -49,6 +49,7 @@ def doctor() -> None:
     """
     from efhc.experiments.doctor import checks
 
+    warn("checking; the first time compiles for up to a minute")
     found = list(checks())
     rows = [(check.name, Text(check.state, COLOURS[check.state]), check.found) for check in found]
     print_table(("check", "", "found"), rows)

@@ -118,7 +118,7 @@ def data_show(
         parts = experiment.partition.split(data, experiment.devices, Randomness(seed))
     counts = label_counts(data, parts)
     kind = getattr(experiment.partition, "kind", type(experiment.partition).__name__)
-    title = plain(f"{data.name}: {kind} partition, seed {seed}")
+    title = plain(f"{experiment.name}: {data.name}, {kind} partition, seed {seed}")
     names = [plain(name) for name in data.label_names]
     save_figure(partition_figure(counts, names, title), out)
     rows = []

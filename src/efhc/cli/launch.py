@@ -12,6 +12,7 @@ import typer
 from efhc.base.errors import InputError
 from efhc.cli.data import fetch_data
 from efhc.cli.node import answers_table
+from efhc.cli.progress import FIRST_SECONDS, LINE_SECONDS, NowAndThen
 from efhc.cli.terminal import (
     INTERRUPTED,
     ExperimentFile,
@@ -112,19 +113,34 @@ def _chosen(experiment: Experiment, strategies: list[str] | None, seeds: list[in
 
 @contextmanager
 def _live_table(runs: int) -> Iterator[Callable[[Run, list[Answer]], None]]:
-    """Show how the nodes of the present run are, in place; nothing if the output is no terminal."""
+    """Show how the nodes of the present run are: in place on a terminal, elsewhere as a line now and then."""
     from rich.live import Live
 
+    lines = NowAndThen(FIRST_SECONDS, LINE_SECONDS)
     seen: list[tuple[str, int]] = []
     with Live(console=console, refresh_per_second=2, transient=True) as live:
 
         def view(run: Run, answers: list[Answer]) -> None:
             if run.pair not in seen:
                 seen.append(run.pair)
+            answering = [answer for answer in answers if answer.status is not None]
+            starting = len(answers) - len(answering)
+            title = f"{run.name} ({len(seen)} of {runs})" + (f", {starting} starting" if starting else "")
             if console.is_terminal:
-                answering = [answer for answer in answers if answer.status is not None]
-                starting = len(answers) - len(answering)
-                title = f"{run.name} ({len(seen)} of {runs})" + (f", {starting} starting" if starting else "")
                 live.update(answers_table(answering, cell(title)))
+            else:
+                lines.call(lambda: warn(f"{title}: {how_far(answering)}"))
 
         yield view
+
+
+def how_far(answers: list[Answer]) -> str:
+    """Return how far nodes are: "3 nodes, slowest at 5,120 of 40,000". Nodes that the clock stops have no last one."""
+    from efhc.experiments.nodes.nodes_of_run import FOR_EVER
+
+    words = f"{len(answers)} node{'s' if len(answers) != 1 else ''}"
+    reached = [(one.status["iteration"], one.status["iterations"]) for one in answers if one.status is not None]
+    if not reached:
+        return words
+    k, last = min(reached)
+    return f"{words}, slowest at {k:,}" + (f" of {last:,}" if last < FOR_EVER else "")

@@ -66,6 +66,6 @@ def _print_comparison(rows: pl.DataFrame) -> None:
             values = [row[f"{quantity}_{kind}"] for kind in ("measured", "predicted")]
             cells += ["not reached" if value is None else f"{value / unit:.1f}" for value in values]
             error = row[f"{quantity}_error"]
-            cells.append("" if error is None else f"{error:+.0%}")
+            cells.append("" if error is None else f"{100 * error:+.0f} %")
         table.append(cells)
     print_table(columns, table, "until the target accuracy: measured with nodes, predicted by the simulator", left=3)

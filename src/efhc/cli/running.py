@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, option("DIR", "Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
-    """Compare EF-HC, its baselines and entrywise in about a minute.
+    """Compare EF-HC, its baselines and entrywise.
 
-    The data set is digits. The output is a table and the four panels of the paper's figures.
+    It takes a minute or two; the first run also compiles. The data set is digits. The output is a table and the four
+    panels of the paper's figures.
     """
     from efhc.experiments.studies.demo import EXPERIMENT, FIGURE, NAMES, RUNS, run_demo
 

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from efhc.report.claims.verdicts import Judgement
 
 
+STATE_WORDS = {"complete": "finished", "pruned": "stopped early", "failed": "failed"}
+"""What is printed for the states of trials in trials.csv."""
+
+
 def reproduce(
     figures: Annotated[
         list[str],
@@ -361,7 +365,7 @@ def tune(
             }
             words = [which.get(trial, f"trial {trial} of {trials}") + ":", *_values_words(values)]
             accuracy = "" if overview.accuracy is None else f", accuracy {overview.accuracy:.3f}"
-            line = f"{' '.join(words)} {iterations:,} iterations, {share:.0%}{accuracy}"
+            line = f"{' '.join(words)} {iterations:,} iterations, {100 * share:.0f} %{accuracy}"
             status.update(cell(line))
             if not sys.stderr.isatty():
                 lines.call(lambda: warn(line))
@@ -410,12 +414,16 @@ def _print_tuning(found: Tuning) -> None:
             "" if row["spent"] is None else f"{row['spent']:.4g}",
             f"{row['iterations']:,}",
         )
-        rows.append([Text(text, "bold" if best else "") for text in (*numbers, "best" if best else row["state"])])
+        rows.append(
+            [Text(text, "bold" if best else "") for text in (*numbers, "best" if best else STATE_WORDS[row["state"]])]
+        )
     print_table(columns, rows, title)
     if search.validation is None:
         print("Chosen by the accuracy on the test samples, which makes the best accuracy too optimistic to report.")
         return
-    print(f"Chosen by the accuracy on {search.validation:.0%} of the training samples, which no device trains on.")
+    print(
+        f"Chosen by the accuracy on {100 * search.validation:.0f} % of the training samples, which no device trains on."
+    )
     if found.test_accuracy is None:
         print("No test accuracy: the run of the winner on all training samples failed.")
     else:

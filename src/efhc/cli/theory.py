@@ -45,6 +45,8 @@ NO_THEOREM_APPLIES = (
     "No theorem of the paper applies: the loss is not smooth (L is infinite). Connectivity, weights and step sizes are "
     "checked; there are no bounds, and models are not measured.\n"
 )
+OF_THE_MODEL = ("smoothness", "convexity")
+"""Subjects of checks that only the model and the data decide."""
 
 
 app = typer.Typer(
@@ -86,6 +88,7 @@ def check(
 
     The figure shows the errors of the run below the bounds of the paper. The word `check` may be left out.
     """
+    from efhc.experiments.runs.folder import RunFolder
     from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
     from efhc.report.theory import theory_figure
@@ -99,7 +102,7 @@ def check(
     with Status("reading", console=errors) as status:
 
         def progress(what: str, share: float) -> None:
-            status.update(cell(f"{what}, {share:.0%}"))
+            status.update(cell(f"{what}, {100 * share:.0f} %"))
 
         for each in iterate_checks(directory, points, replay, length, progress, trust_code=trust_code):
             checks.append(each)
@@ -109,6 +112,9 @@ def check(
                     _print(NO_THEOREM_APPLIES)
                 _print_check(each)
                 status.start()
+    if not as_json and any(found.verdict == "broken" and found.subject in OF_THE_MODEL for found in checks[0].checks):
+        model = RunFolder(directory).config["model"]["kind"]
+        _print(f"These are properties of the model {model}, not faults of the run; try model.kind=softmax")
     figure = out or directory / "figures" / "theory.png"
     save_figure(theory_figure(checks), figure)
     if as_json:
@@ -172,7 +178,9 @@ def plan(
     require_papers_form(experiment)
     fetch_missing(experiment)
     with Status("reading", console=errors) as status:
-        plans = plan_theory(experiment, rehearse, lambda what, share: status.update(cell(f"{what}, {share:.0%}")))
+        plans = plan_theory(
+            experiment, rehearse, lambda what, share: status.update(cell(f"{what}, {100 * share:.0f} %"))
+        )
     if as_json:
         import json
 
@@ -203,7 +211,7 @@ def _names(devices: list[int]) -> str:
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    columns = ("strategy", "B1", "B2", "B", "B is", "rho", "constant", "dimin-\nishing", "non-\nconvex")
+    columns = ("strategy", "B1", "B2", "B", "how B is\nknown", "rho", "constant", "dimin-\nishing", "non-\nconvex")
     rows = []
     for plan in plans:
         longest = [max(windows, key=lambda window: window.length) for windows in zip(*plan.seeds.values(), strict=True)]
@@ -214,10 +222,11 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
         rho = "-" if plan.contraction is None else f"{plan.contraction:.4f}"
         allowed = [f"{limit:.2g}" for limit in limits[1:]] if limits else ["-"] * 3
         rows.append((plan.strategy, physical, broadcast, *known, rho, *allowed))
-    print_table(columns, rows, f"Expected over {horizon} iterations; right: largest alpha(0) by theorem", left=1)
+    print_table(columns, rows, f"Over {horizon} iterations: largest initial step size alpha(0), per theorem", left=1)
     _print(
         "The limits hold for the B shown, which the rehearsal saw with the step sizes of this config: with smaller "
-        "steps devices fire less often, B grows and the limits shrink."
+        "steps devices fire less often, B grows and the limits shrink. In a longer run B can grow and the limits "
+        "shrink, too; `efhc theory RUN_DIR` gives the final ones."
     )
     _print("rho is per window of B iterations: rows with different B cannot be compared.")
 

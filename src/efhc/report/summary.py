@@ -101,7 +101,7 @@ _ACCURACIES: Columns = {
 }
 _LOCKSTEP_COLUMNS: Columns = {
     **_ACCURACIES,
-    "fire": lambda row: "" if row["firing_share"] is None else f"{row['firing_share']:.1%}",
+    "fire": lambda row: "" if row["firing_share"] is None else f"{100 * row['firing_share']:.1f} %",
     "total time": lambda row: f"{row['transmission_time_total']:.4g}",
     "consensus error": lambda row: f"{row['consensus_error']:.3g}",
 }

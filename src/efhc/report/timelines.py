@@ -134,7 +134,9 @@ def error_words(table: pl.DataFrame) -> str:
     parts = []
     for name in QUANTITIES:
         sizes = np.abs(table[f"{name}_error"].drop_nulls().to_numpy())
-        words = f"{sizes.mean():.0%} in the mean, {sizes.max():.0%} at most" if len(sizes) else "unknown"
+        words = (
+            f"{100 * sizes.mean():.0f} % in the mean, {100 * sizes.max():.0f} % at most" if len(sizes) else "unknown"
+        )
         parts.append(f"{name} {words}")
     missed = int((table["seconds_measured"].is_null() | table["seconds_predicted"].is_null()).sum())
     without = f"; {missed} of {len(table)} runs did not reach the target in both" if missed else ""

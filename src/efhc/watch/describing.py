@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from efhc.base.policy import family_of
+from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.nodes.launch import mode_in
 from efhc.watch.discovery import FoundGroup, FoundRun, store_in
 
 
-def describe(run: FoundRun, group: FoundGroup) -> dict[str, str]:
-    """Return facts about a run, or about a set of nodes, by name. Unknown facts are left out."""
+def describe(run: FoundRun, group: FoundGroup, seconds: float | None = None) -> dict[str, str]:
+    """Return facts about a run, or about a set of nodes, by name. Unknown facts are left out.
+
+    `seconds` is how long the run took by its curve. Default: by its meta.json.
+    """
     if group.kind == "nodes":
         return {"nodes in": group.folder.name, "made by": "nodes of the network runtime, which answer on their sockets"}
     meta, warnings = run.meta, run.meta.get("warnings")
@@ -28,7 +34,7 @@ def describe(run: FoundRun, group: FoundGroup) -> dict[str, str]:
         "made by": group.meta.get("made_by", ""),
         "started": meta.get("started", ""),
         "finished": meta.get("finished", ""),
-        "time": _seconds(meta),
+        "time": _took(meta, seconds),
         "machine": ", ".join(filter(None, (str(machine.get("system") or ""), cores))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "git": _table(meta, "git").get("commit", ""),
@@ -63,18 +69,33 @@ def _table(meta: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _kind(run: FoundRun, name: str) -> str:
-    """Return a setting in short: its kind and the numbers and words beside it."""
+    """Return a setting in short: its kind, and the numbers and words beside it that are not the defaults."""
     table = run.config.get(name, "")
     if not isinstance(table, dict):
         return str(table)
-    details = [f"{key} {value}" for key, value in table.items() if key != "kind" and not isinstance(value, dict | list)]
     kind = str(table.get("kind", "own"))
+    defaults = _defaults(name, kind)
+    details = [
+        f"{key} {str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in table.items()
+        if key != "kind" and not isinstance(value, dict | list) and (key, value) not in defaults
+    ]
     return f"{kind} ({', '.join(details)})" if details else kind
 
 
-def _seconds(meta: Mapping[str, Any]) -> str:
-    seconds, sessions = meta.get("wall_seconds"), meta.get("sessions")
+@cache
+def _defaults(name: str, kind: str) -> list[tuple[str, Any]]:
+    """Return the settings of a kind with their defaults. Code that the kind names is not run."""
+    family = family_of(Experiment.model_fields[name])
+    policy = family.kinds().get(kind) if family else None
+    return [] if policy is None else [(key, field.default) for key, field in policy.model_fields.items()]
+
+
+def _took(meta: Mapping[str, Any], known: float | None) -> str:
+    seconds, sessions = meta.get("wall_seconds") if known is None else known, meta.get("sessions")
     if not isinstance(seconds, int | float) or not seconds > 0 or not math.isfinite(seconds):
         return ""
     count = len(sessions) if isinstance(sessions, list) else 0
-    return f"{seconds:,.1f} s" + (f" in {count} sessions" if count > 1 else "")
+    minutes, rest = divmod(round(seconds), 60)
+    words = f"{minutes:,} min {rest} s" if minutes else f"{rest} s" if seconds >= 1 else "under 1 s"
+    return words + (f" in {count} sessions" if count > 1 else "")

@@ -33,6 +33,7 @@ from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.study import (
     KEY,
     NamedRun,
+    in_order,
     label_runs,
     name_groups,
     names_in,
@@ -173,9 +174,7 @@ class Discovery:
                 sockets.setdefault(_home(folder, self.root), []).append(folder / SOCKET_NAME)
         groups += [self._nodes(home, sorted(found)) for home, found in sockets.items()]
         self._files = {path: file for path, file in self._files.items() if path in self._used}
-        return sorted(
-            groups, key=lambda group: (group.kind == "nodes", self.place(group.folder), _in_order(group.name))
-        )
+        return sorted(groups, key=lambda group: (group.kind == "nodes", self.place(group.folder), in_order(group.name)))
 
     def _folders(self) -> Iterator[tuple[Path, set[str]]]:
         """Yield folders with the names in them, near ones first. The runs of experiments and stores are not entered."""
@@ -375,12 +374,6 @@ def _home(state: Path, root: Path) -> Path:
     if state.name == "state" and home.name.startswith("device"):
         home = home.parent
     return home if home.is_relative_to(root) else root
-
-
-def _in_order(name: str) -> list[tuple[float, str]]:
-    """Return a sort key that orders numbers within names by their value, as people do."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)|(\D+)", name)
-    return [(float(number), "") if number else (-1.0, text) for number, text in parts]
 
 
 def _name(folder: Path) -> str:

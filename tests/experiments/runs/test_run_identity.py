@@ -10,7 +10,7 @@ import pytest
 
 import efhc
 from efhc.base.errors import InputError
-from efhc.experiments.config.files import build_experiment, first_difference
+from efhc.experiments.config.files import build_experiment, first_difference, to_tables
 from efhc.experiments.runs import run
 from efhc.experiments.runs.run import Runs
 
@@ -85,3 +85,11 @@ def test_a_config_without_a_driver_is_that_of_lockstep():
         "lockstep",
         "event-driven",
     )
+
+
+def test_an_experiment_without_a_name_is_called_as_its_file_and_its_runs_keep_their_keys(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("seeds = [0]\n")
+    unnamed, in_file = efhc.Experiment(seeds=(0,)), efhc.load_experiment(tmp_path / "mine.toml")
+    assert (unnamed.name, in_file.name) == ("experiment", "mine")
+    assert [run.key for run in Runs().of(unnamed)] == [run.key for run in Runs().of(in_file)]
+    assert first_difference(to_tables(unnamed), to_tables(in_file)) is None  # what was begun can be resumed

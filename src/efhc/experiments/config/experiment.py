@@ -47,7 +47,7 @@ class Experiment(Policy):
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
 
     name: str = Field(default="experiment", min_length=1)
-    """What the experiment is called in figures and tables."""
+    """What the experiment is called in figures and tables. Default in a file: the file's name without its ending."""
     devices: int = Field(default=10, ge=1, le=1_000_000)
     """Number of devices m."""
     iterations: int = Field(default=500, ge=1, lt=2**31)

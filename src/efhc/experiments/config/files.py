@@ -45,14 +45,17 @@ def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experime
 
 
 def read_tables(path: Path | str) -> dict[str, Any]:
-    """Return the tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
+    """Return the tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc.
+
+    Without a name, an experiment is called as its file, without the ending.
+    """
     file = config_file(path)
     if is_folder(file):
         inside = file / "config.toml"
         hint = f"Use the file {inside}." if inside.exists() else "Use a TOML file."
         raise InputError("config file", path, "a TOML file", f"{path} is a folder. {hint}")
     try:
-        return tomllib.loads(read_text(file, "config file"))
+        return {"name": file.stem} | tomllib.loads(read_text(file, "config file"))
     except (ValueError, RecursionError) as error:
         raise InputError("config file", path, "a TOML file", f"{path} is not valid TOML: {error}.") from None
 
@@ -252,7 +255,9 @@ def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: b
 IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
 """What a config means that lacks a setting, because it was written before there was one."""
 LOG = "log"
-"""The setting that does not determine results."""
+"""The setting that does not determine results, and is no part of the key of a run."""
+NAME = "name"
+"""The name of an experiment does not determine results either; in keys of runs it is always the same."""
 
 
 REMOVED = "per"
@@ -287,5 +292,8 @@ def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Return the first key at which the results of two configs may differ, with its value in each; None if none may."""
-    a, b = (dict(flat_settings(IMPLIED | {key: one[key] for key in one if key != LOG})) for one in (before, after))
+    a, b = (
+        dict(flat_settings(IMPLIED | {key: one[key] for key in one if key not in (LOG, NAME)}))
+        for one in (before, after)
+    )
     return next(((key, a.get(key), b.get(key)) for key in [*a, *b] if a.get(key) != b.get(key)), None)

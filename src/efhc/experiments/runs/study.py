@@ -150,6 +150,12 @@ def with_known_names(run: NamedRun) -> NamedRun:
     return run if names is None else replace(run, strategy=names[0], experiment=names[1])
 
 
+def in_order(name: str) -> list[tuple[float, str]]:
+    """Return a sort key that orders numbers within names by their value, as people do."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)|(\D+)", name)
+    return [(float(number), "") if number else (-1.0, text) for number, text in parts]
+
+
 def settings_of_group(run: NamedRun) -> str:
     """Return the settings that all runs of a group share, as a text."""
     settings = {key: value for key, value in run.config.items() if key not in NOT_OF_GROUP}
@@ -173,7 +179,7 @@ def label_runs(runs: Sequence[R]) -> list[R]:
         strategies.append((*strategy[1:], versions[one_run]))
         versions[one_run] += 1
     labelled = [replace(run, strategy=name) for run, name in zip(runs, _unique(names, strategies), strict=True)]
-    return sorted(labelled, key=lambda run: (run.strategy, run.seed))
+    return sorted(labelled, key=lambda run: (in_order(run.strategy), run.seed))
 
 
 def name_groups(groups: Sequence[Sequence[NamedRun]], place: str) -> list[str]:
@@ -263,7 +269,8 @@ class Study(Mapping[str, Result]):
         for run in label_runs([with_known_names(run) for run in found]):
             groups.setdefault(settings_of_group(run), []).append(run)
         names = name_groups([*groups.values()], path.name)
-        return cls({name: _result(runs, name) for name, runs in zip(names, groups.values(), strict=True)}, path)
+        by_name = dict(zip(names, groups.values(), strict=True))
+        return cls({name: _result(by_name[name], name) for name in sorted(by_name, key=in_order)}, path)
 
     def table(self, name: str) -> pl.DataFrame:
         """Return a table of all runs, such as "metrics", with the name of each one's result in the column `result`."""

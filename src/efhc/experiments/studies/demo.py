@@ -23,6 +23,7 @@ from efhc.kernels.codecs import SEND_ROWS
 from efhc.network.topologies import Geometric
 from efhc.report.claims.panels import accuracy_within
 from efhc.report.claims.verdicts import too_few_seeds
+from efhc.report.numbers import percent
 from efhc.strategies.half_steps import Entrywise
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
@@ -121,21 +122,25 @@ def sentence(found: pl.DataFrame, early: pl.DataFrame) -> str:
     `found` has the accuracies when `BUDGET` is spent, and `early` when `EARLY` is: strategy, seed and accuracy.
     """
     efhc = dict(found.filter(strategy="EF-HC").select("seed", "accuracy").iter_rows())
-    ahead = ", ".join(
-        f"above {strategy} in {sum(efhc[seed] > accuracy for _, seed, accuracy in runs.iter_rows())}"
+    seeds = len(efhc)
+    wins = {
+        strategy: sum(efhc[seed] > accuracy for _, seed, accuracy in runs.iter_rows())
         for (strategy,), runs in found.select("strategy", "seed", "accuracy").group_by("strategy", maintain_order=True)
         if strategy != "EF-HC"
-    )
-    seeds = len(efhc)
+    }
+    (first, most), *others = wins.items()
+    beats = ", ".join([f"{first} on {most} of {seeds} seeds", *(f"{name} on {count}" for name, count in others)])
     few = f" {words}." if (words := too_few_seeds(seeds)) else ""
     return (
-        f"Look at accuracy per transmission time, panel (iii). With {100 * BUDGET:g} % of ZT's total with the same "
-        f"seed spent, the accuracy over {seeds} seeds is: {_ranges(found)}. EF-HC is {ahead} of them. "
-        f"With {100 * EARLY:g} % spent: {_ranges(early)}.{few}"
+        f"Look at accuracy per transmission time, panel (iii). After spending {percent(BUDGET)} of what ZT spends on "
+        f"the same seed, accuracy ranges over the {seeds} seeds {_ranges(found)}. EF-HC beats {beats}. "
+        f"After spending {percent(EARLY)}, it ranges {_ranges(early)}.{few}"
     )
 
 
 def _ranges(found: pl.DataFrame) -> str:
     accuracy = pl.col("accuracy")
     ranges = found.group_by("strategy", maintain_order=True).agg(accuracy.min(), accuracy.max().alias("highest"))
-    return ", ".join(f"{strategy} {lowest:.3f} to {highest:.3f}" for strategy, lowest, highest in ranges.iter_rows())
+    return ", ".join(
+        f"from {lowest:.3f} to {highest:.3f} ({strategy})" for strategy, lowest, highest in ranges.iter_rows()
+    )

@@ -40,7 +40,7 @@ def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None =
         _draw_columns(second, metrics, "iteration", "accuracy")
         label(second, "(ii) accuracy per iteration", "iteration", "accuracy")
         draw_against(third, metrics, "transmission_time_total", "accuracy", log=_totals_lie_far_apart(metrics))
-        x = "transmission time (cut where the cheapest seed ends)"
+        x = "transmission time (each curve ends where its cheapest seed does)"
         label(third, "(iii) accuracy per transmission time", x, "accuracy")
         if connectivity is not None:
             _draw_columns(fourth, connectivity, "radius", "accuracy")
