@@ -28,7 +28,7 @@ def test_arrays_of_objects_are_refused_without_advice_to_unpickle_them(tmp_path)
 
 def test_a_name_that_is_nearly_that_of_a_file_is_suggested(tmp_path):
     (tmp_path / "first.toml").touch()
-    with pytest.raises(InputError, match=r"frist\.toml does not exist \(did you mean 'first\.toml'\?\)"):
+    with pytest.raises(InputError, match=r"frist\.toml does not exist \(did you mean first\.toml\?\)"):
         read_bytes(tmp_path / "frist.toml")
     with pytest.raises(InputError, match=r"absent/frist\.toml does not exist$"):
         read_bytes(tmp_path / "absent" / "frist.toml")

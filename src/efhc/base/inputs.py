@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import hashlib
 import io
@@ -20,7 +21,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import numpy as np
 from pydantic import BeforeValidator, ValidationInfo
 
-from efhc.base.errors import InputError, did_you_mean
+from efhc.base.errors import InputError
 
 CONFIG_FOLDER = "config_folder"
 """Key of the validation context under which the config file's folder is passed."""
@@ -78,11 +79,13 @@ def read_input(path: Path, field: str = "path") -> InputContent:
 
 
 def _similar_name(path: Path) -> str:
-    """Return ` (did you mean 'NAME'?)` if its folder has a similar name, else an empty string."""
+    """Return ` (did you mean NAME?)` if the folder has a file with a similar name and the same ending, or nothing."""
     try:
-        return did_you_mean(path.name, [one.name for one in path.parent.iterdir()])
+        stems = [one.stem for one in path.parent.iterdir() if one.suffix == path.suffix]
     except OSError:
         return ""
+    close = difflib.get_close_matches(path.stem, stems, n=1)
+    return f" (did you mean {close[0]}{path.suffix}?)" if close else ""
 
 
 def read_bytes(path: Path, field: str = "path") -> bytes:

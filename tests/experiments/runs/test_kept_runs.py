@@ -424,3 +424,13 @@ def test_a_short_run_is_validated_drawn_and_written_once(tmp_path, calls):
     efhc.simulate(**many, out=tmp_path / "many")
     assert (calls["draw"], calls["table"]) == (10, 80)
     assert calls["fsync"] - of_one <= 19
+
+
+def test_a_study_says_how_to_choose_a_result(tmp_path):
+    study = efhc.Study({"compare": efhc.simulate(iterations=2, seeds=0, devices=3)}, tmp_path)
+    with pytest.raises(
+        AttributeError, match=r"study of 1 experiment: choose one, such as study\['compare'\]\.summary\(\)$"
+    ):
+        _ = study.summary
+    with pytest.raises(AttributeError, match=r"study\['compare'\]\.metrics$"):
+        _ = study.metrics
