@@ -12,6 +12,7 @@ from stopped_runs import interrupt_at
 import efhc
 from efhc.base.errors import EfhcError
 from efhc.drivers.observers import Observer
+from efhc.experiments.runs.study import in_order
 
 FIELDS = {
     "iterations": 100,
@@ -118,3 +119,8 @@ def test_before_the_first_row_there_is_nothing_to_show(tmp_path: Path, driver, s
     assert set(result.states.values()) == states
     assert len(result.summary()) == 0
     assert "no run has a row yet" in result._repr_html_()
+
+
+def test_names_with_numbers_are_in_the_order_of_the_numbers() -> None:
+    names = ["b, half=200.0", "b, half=50.0", "a"]
+    assert sorted(names, key=in_order) == ["a", "b, half=50.0", "b, half=200.0"]
