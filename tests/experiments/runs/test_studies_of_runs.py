@@ -155,3 +155,17 @@ def test_a_run_whose_facts_are_damaged_is_failed_and_the_others_load(tmp_path: P
     assert sorted(result.states.values()) == ["done", "failed"]
     rest = made.metrics.filter(pl.col("seed") != pair[1])
     assert result.metrics.equals(rest)
+
+
+def test_a_run_of_a_sweep_that_is_missing_or_unfinished_is_waiting(tmp_path: Path) -> None:
+    sweep(tmp_path, '[strategies]\nA = "zt"\n[sweep]\nnetwork = ["ring", "complete"]\n')
+    one, other, *_ = sorted(path.parent for path in (tmp_path / "out" / "runs").glob("*/meta.json"))
+    shutil.rmtree(one)
+    meta = json.loads((other / "meta.json").read_text())
+    (other / "meta.json").write_text(json.dumps({**meta, "status": "running"}))
+    study = load(tmp_path / "out")
+    assert set(study) == {"s, network=ring", "s, network=complete"}
+    assert states(study) == ["done", "done", "waiting", "waiting"]
+    assert not all(result.is_finished for result in study.values())
+    (tmp_path / "out" / "runs" / "index.json").write_text("[{}]")
+    assert states(load(tmp_path / "out")) == ["done", "done"]

@@ -14,21 +14,26 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import polars as pl
+from pydantic import BaseModel, Field, TypeAdapter
 
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import open_regular
+from efhc.base.saving import write_safely
 from efhc.experiments.config.files import build_experiment, flat_settings
 from efhc.experiments.runs.events import Begin
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.live_file import LIVE, MOST_BYTES, decoded
 from efhc.experiments.runs.result import Result
+from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import StoredRun
 from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 
+INDEX = "index.json"
+"""The list of the runs of a study, beside their folders."""
 KEY = re.compile(r"[0-9a-f]{24}")
 """The name of a run's folder."""
 NOT_OF_GROUP = ("strategies", "seeds", "name")
@@ -58,7 +63,10 @@ R = TypeVar("R", bound=NamedRun)
 
 def parse_config(content: bytes) -> dict[str, Any]:
     """Return the tables of a config. Raises `ValueError` if it is not that of an experiment."""
-    tables = tomllib.loads(content.decode())
+    return _checked_config(tomllib.loads(content.decode()))
+
+
+def _checked_config(tables: dict[str, Any]) -> dict[str, Any]:
     strategies, seeds = tables.get("strategies"), tables.get("seeds")
     is_whole = isinstance(strategies, dict) and isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     numbers = [tables.get(name) for name in ("devices", "iterations")]
@@ -97,6 +105,50 @@ def runs_in(store: Path, config_in: Callable[[Path], Mapping[str, Any] | None] =
             name = next(iter(config["strategies"]))
             runs.append(NamedRun(name, config["seeds"][0], name, config, folder))
     return runs
+
+
+class _Listed(BaseModel, strict=True):
+    key: Annotated[str, Field(pattern=f"^{KEY.pattern}$")]
+    experiment: str
+    config: dict[str, Any]
+    strategy: str
+
+
+_LISTED = TypeAdapter(list[_Listed])
+
+
+def list_runs(runs: Iterable[Run], store: Path) -> None:
+    """Write which runs a study in a store consists of, before they are made. Those made in Python are left out."""
+    listed = [
+        {"key": run.key, "experiment": run.whole.name, "strategy": run.strategy, "config": run.tables}
+        for run in {run.key: run for run in runs}.values()
+        if run.tables
+    ]
+    write_safely(store / INDEX, json.dumps(listed).encode() + b"\n")
+
+
+def parse_index(content: bytes) -> list[_Listed]:
+    """Return the runs in an index. Raises `ValueError` if it is damaged."""
+    listed = _LISTED.validate_json(content)
+    if not all(_checked_config(one.config)["strategies"] and one.config["seeds"] for one in listed):
+        raise ValueError("it lists what is no run")
+    return listed
+
+
+def listed_runs(listed: Iterable[_Listed], store: Path) -> list[NamedRun]:
+    """Return the runs in an index, which need not have a folder yet."""
+    runs = []
+    for one in listed:
+        there, seed = next(iter(one.config["strategies"])), one.config["seeds"][0]
+        runs.append(NamedRun(one.strategy, seed, there, one.config, store / one.key, experiment=one.experiment))
+    return runs
+
+
+def _index_in(store: Path) -> list[_Listed]:
+    try:
+        return parse_index((store / INDEX).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return []
 
 
 def unlisted_runs(
@@ -255,22 +307,28 @@ class Study(Mapping[str, Result]):
     def load(cls, folder: Path | str, *, unfinished: bool = False) -> Study:
         """Return the study in a folder, or the runs in a store. Raises `EfhcError` if there are none.
 
-        Without `unfinished`, runs that are being made or were stopped are left out. Runs that failed, or whose
-        meta.json is damaged, are among `failed` of their result. Code that configs name is not run.
+        Without `unfinished`, runs that are being made or were stopped are left out; if the study lists its runs, they
+        are "waiting". Runs that failed, or whose meta.json is damaged, are among `failed` of their result. Code that
+        configs name is not run.
         """
         path = Path(folder)
-        found = runs_in(path / OWN_RUNS) or runs_in(path)
+        store = path / OWN_RUNS if runs_in(path / OWN_RUNS) or (path / OWN_RUNS / INDEX).exists() else path
+        found = [with_known_names(run) for run in runs_in(store)]
+        folders = {run.folder for run in found}
+        listed = listed_runs(_index_in(store), store)
+        found += [run for run in listed if run.folder not in folders]
         if not found:
             raise EfhcError(why_no_experiment(path, "use efhc.load_experiment"))
-        found = [run for run in found if unfinished or _has_ended(run.folder)]
-        if not found:
+        shown = {run.folder for run in found if unfinished or _has_ended(run.folder)}
+        if not shown:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
         groups: dict[str, list[NamedRun]] = {}
-        for run in label_runs([with_known_names(run) for run in found]):
+        known = shown.union(run.folder for run in listed)
+        for run in label_runs([run for run in found if run.folder in known]):
             groups.setdefault(settings_of_group(run), []).append(run)
         names = name_groups([*groups.values()], path.name)
         by_name = dict(zip(names, groups.values(), strict=True))
-        return cls({name: _result(by_name[name], name) for name in sorted(by_name, key=in_order)}, path)
+        return cls({name: _result(by_name[name], name, shown) for name in sorted(by_name, key=in_order)}, path)
 
     def table(self, name: str) -> pl.DataFrame:
         """Return a table of all runs, such as "metrics", with the name of each one's result in the column `result`."""
@@ -321,8 +379,8 @@ def _has_ended(folder: Path) -> bool:
         return True
 
 
-def _result(runs: list[NamedRun], name: str) -> Result:
-    """Return the result of runs that differ in strategy and seed only."""
+def _result(runs: list[NamedRun], name: str, shown: Collection[Path]) -> Result:
+    """Return the result of runs that differ in strategy and seed only, without the content of those not `shown`."""
     strategies = {run.strategy: run.config["strategies"][run.strategy_there] for run in runs}
     # The names of strategies are for people here, and need not be such as a config may have.
     numbered = {str(number): strategy for number, strategy in enumerate(strategies.values())}
@@ -333,7 +391,7 @@ def _result(runs: list[NamedRun], name: str) -> Result:
     kept: dict[Pair, StoredRun] = {}
     failed: dict[Pair, str] = {}
     checksums: dict[str, Mapping[str, str]] = {"data_sha256": {}, "input_sha256": {}}
-    for run in runs:
+    for run in (run for run in runs if run.folder in shown):
         folder, pair = RunFolder(run.folder), (run.strategy, run.seed)
         try:
             kept[pair] = StoredRun(folder, tables_of(experiment))

@@ -33,6 +33,7 @@ from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
+from efhc.experiments.runs.study import list_runs
 from efhc.experiments.runs.tracking import tracking
 from efhc.experiments.studies.figures import (
     ControlsTable,
@@ -104,6 +105,7 @@ def reproduce(
     raised. Each of `followers` creates a follower of each run that is made.
     """
     refuse_experiment(out)
+    list_runs((run for one in figures for run in one.all), store.folder)
     sections: list[Section] = []
     experiments = [experiment for one in figures for experiment in one.figure.experiments]
     names = tracker_names(

@@ -47,6 +47,7 @@ from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.folder import parquet
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
+from efhc.experiments.runs.study import list_runs
 from efhc.experiments.runs.tables import driver_of
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.trackers.tracker import as_folder
@@ -150,6 +151,7 @@ def run_sweep(
     line about each tracker that cannot log them. Each of `followers` creates a follower of each run that is made.
     """
     refuse_experiment(out)
+    list_runs((run for _, run in runs), store.folder)
     experiments = [point.experiment for point, _ in runs]
     keys = list(dict.fromkeys(key for point, _ in runs for key in point.settings))
     short = dict(zip(keys, _short_names(keys), strict=True))
