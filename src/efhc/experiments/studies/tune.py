@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, refuse_experiment
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, RunStore
+from efhc.experiments.runs.study import list_runs
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.studies.tuning_search import FACTOR, Range, Search, TuningBudget, Values
@@ -249,6 +250,8 @@ class _TrialRuns:
     followers: Sequence[FollowerFactory]
     names: dict[str, str]
     """What trackers call the runs, by key."""
+    listed: dict[str, Run] = field(default_factory=dict)
+    """The runs of the trials so far, by key."""
 
     def make_and_read(self, experiment: Experiment, trial: int, values: Mapping[str, float]) -> pl.DataFrame:
         """Make the runs of all seeds of an experiment and return their curves. Raises `_RunFailed` if a run fails."""
@@ -260,6 +263,8 @@ class _TrialRuns:
             self.progress(trial, values, experiment.iterations, sum(shares.values()) / len(shares))
 
         part = {FINAL: "winner", OF_ZT: "ZT"}.get(trial, f"trial{trial:03d}/{experiment.iterations}")
+        self.listed.update({run.key: run for run in runs})
+        list_runs(self.listed.values(), self.store.folder)
         self.names.update({run.key: f"{part}/{name_of(run)}" for run in runs})
         failures = self.store.make_missing(runs, self.engine, report, followers=self.followers)
         if failures:
