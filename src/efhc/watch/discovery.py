@@ -31,14 +31,17 @@ from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.live_file import LIVE
 from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.study import (
+    INDEX,
     KEY,
     NamedRun,
     in_order,
     label_runs,
+    listed_runs,
     name_groups,
     names_in,
     names_in_meta,
     parse_config,
+    parse_index,
     settings_of_group,
     unlisted_runs,
 )
@@ -335,7 +338,14 @@ class Discovery:
     def _store(self, folder: Path, names: Iterable[str]) -> Iterator[FoundGroup]:
         alike: dict[str, list[FoundRun]] = {}
         found = [self._single(folder / name) for name in sorted(names) if KEY.fullmatch(name)]
-        for run in label_runs([run for run in found if run is not None]):
+        singles = [run for run in found if run is not None]
+        there = {run.folder for run in singles}
+        index = self._file(folder / INDEX, parse_index).content if INDEX in names else None
+        for one in listed_runs(index or [], folder):
+            if one.folder not in there:  # it is not begun, or was deleted
+                waiting = FoundRun(**vars(one), id=self.id(one.folder), is_complete=False, live=None)
+                singles.append(waiting)
+        for run in label_runs(singles):
             alike.setdefault(settings_of_group(run), []).append(run)
         is_of_study = folder.name == OWN_RUNS and folder != self.root
         place = folder.parent if is_of_study else folder

@@ -167,5 +167,8 @@ def test_a_run_of_a_sweep_that_is_missing_or_unfinished_is_waiting(tmp_path: Pat
     assert set(study) == {"s, network=ring", "s, network=complete"}
     assert states(study) == ["done", "done", "waiting", "waiting"]
     assert not all(result.is_finished for result in study.values())
+    groups = Watcher.of(tmp_path / "out", may_be_empty=True).tree["groups"]
+    assert sorted(run["state"] for group in groups for run in group["runs"]).count("done") == 2
+    assert sum(run["state"] == "waiting" for group in groups for run in group["runs"]) >= 1
     (tmp_path / "out" / "runs" / "index.json").write_text("[{}]")
     assert states(load(tmp_path / "out")) == ["done", "done"]

@@ -127,26 +127,28 @@ def list_runs(runs: Iterable[Run], store: Path) -> None:
     write_safely(store / INDEX, json.dumps(listed).encode() + b"\n")
 
 
-def parse_index(content: bytes) -> list[_Listed]:
+def parse_index(content: bytes) -> list[dict[str, Any]]:
     """Return the runs in an index. Raises `ValueError` if it is damaged."""
     listed = _LISTED.validate_json(content)
     if not all(_checked_config(one.config)["strategies"] and one.config["seeds"] for one in listed):
         raise ValueError("it lists what is no run")
-    return listed
+    return [one.model_dump() for one in listed]
 
 
-def listed_runs(listed: Iterable[_Listed], store: Path) -> list[NamedRun]:
+def listed_runs(listed: Iterable[Mapping[str, Any]], store: Path) -> list[NamedRun]:
     """Return the runs in an index, which need not have a folder yet."""
     runs = []
     for one in listed:
-        there, seed = next(iter(one.config["strategies"])), one.config["seeds"][0]
-        runs.append(NamedRun(one.strategy, seed, there, one.config, store / one.key, experiment=one.experiment))
+        config, experiment = one["config"], one["experiment"]
+        there, seed = next(iter(config["strategies"])), config["seeds"][0]
+        runs.append(NamedRun(one["strategy"], seed, there, config, store / one["key"], experiment=experiment))
     return runs
 
 
-def _index_in(store: Path) -> list[_Listed]:
+def _index_in(store: Path) -> list[dict[str, Any]]:
     try:
-        return parse_index((store / INDEX).read_bytes())
+        with open_regular(store / INDEX, MOST_BYTES) as file:
+            return parse_index(file.read())
     except (OSError, ValueError, RecursionError):
         return []
 
