@@ -6,7 +6,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 # Tests that need none of the heavy extras.
 PURE := tests/base tests/core tests/drivers tests/network tests/runtime tests/theory
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# Tests wait for processes, sockets and browsers about a third of the time: one more process than cores.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check coverage docs lint fuzz faults mutants bench pythons format lock clean

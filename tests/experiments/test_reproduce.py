@@ -128,7 +128,7 @@ def test_more_seeds_only_add_runs(own, quick, tmp_path):
     assert len(after) == len(before) * 3 / 2
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, quick, tmp_path, kills):
     out, killed, chance = tmp_path / "killed", 0, random.Random(time.time_ns())
     command = [sys.executable, "-m", "efhc", "reproduce", str(own), "--out", str(out)]
