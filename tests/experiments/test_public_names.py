@@ -115,8 +115,3 @@ def test_the_settings_are_parameters_of_simulate_for_help_and_notebooks():
         assert parameters[name].default == field.get_default(call_default_factory=True)
     assert parameters["network"].annotation == "Network | str | Mapping[str, Any]"
     assert parameters["seeds"].annotation == "int | Sequence[int]"
-
-
-def test_the_version_stands_in_two_places_and_is_the_same():
-    citation = (Path(__file__).parents[2] / "CITATION.cff").read_text()
-    assert f"\nversion: {efhc.__version__}\n" in citation
