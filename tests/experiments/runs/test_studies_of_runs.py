@@ -167,6 +167,9 @@ def test_a_run_of_a_sweep_that_is_missing_or_unfinished_is_waiting(tmp_path: Pat
     assert set(study) == {"s, network=ring", "s, network=complete"}
     assert states(study) == ["done", "done", "waiting", "waiting"]
     assert not all(result.is_finished for result in study.values())
+    unfinished = load(tmp_path / "out", unfinished=True)
+    assert states(unfinished).count("done") == 2
+    assert len(unfinished.table("metrics")) == 2 * 5
     groups = Watcher.of(tmp_path / "out", may_be_empty=True).tree["groups"]
     assert sorted(run["state"] for group in groups for run in group["runs"]).count("done") == 2
     assert sum(run["state"] == "waiting" for group in groups for run in group["runs"]) >= 1

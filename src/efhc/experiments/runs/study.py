@@ -321,7 +321,7 @@ class Study(Mapping[str, Result]):
         found += [run for run in listed if run.folder not in folders]
         if not found:
             raise EfhcError(why_no_experiment(path, "use efhc.load_experiment"))
-        shown = {run.folder for run in found if unfinished or _has_ended(run.folder)}
+        shown = {folder for folder in folders if unfinished or _has_ended(folder)}
         if not shown:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
         groups: dict[str, list[NamedRun]] = {}
