@@ -348,6 +348,8 @@ def test_a_folder_of_an_earlier_version_with_settings_that_are_gone_is_read_but_
     config.write_text(tomli_w.dumps(tables))
     loaded = efhc.Result.load(tmp_path / "old")
     assert list(loaded.experiment.strategies) == ["EF-HC", "ZT", "E", "C", "O"]
+    with pytest.raises(EfhcError, match=r"only efhc 0\.2 had"):
+        efhc.load_experiment(config)
     assert len(loaded.summary()) == 2
     now = loaded.experiment.model_copy(update={"strategies": {"E": efhc.Entrywise()}})
     with pytest.raises(EfhcError, match=r"begun with efhc 0\.2[^\n]*$"):

@@ -85,6 +85,9 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
     try:
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
+        if (removed := removed_setting(fields)) is not None:
+            problem = f"{removed}: only efhc 0.2 had this setting. Remove it, and start anew what 0.2 began."
+            raise InputError(removed, "a setting of efhc 0.2", "no such key", problem) from None
         raise as_input_error(error, Experiment, fields) from None
 
 
