@@ -262,7 +262,7 @@ def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_on
     experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
     out = tmp_path / "out"
     tuning = tune(experiment, BUDGET, out, LocalEngine(1), trials=3)
-    made = [ExperimentFolder(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
+    made = [ExperimentFolder(path).load_experiment() for path in (out / "runs").glob("[!.]*/")]
     on_test = [run for run in made if run.validation is None]
     assert {run.validation for run in made} == {0.1, None}
     assert [run.strategies["ef-hc"] for run in on_test] == [EventTriggered(r=tuning.best_values["r"])]
@@ -333,7 +333,7 @@ def test_trials_are_stopped_early_and_iterations_saved(done: tuple[Tuning, Path]
     assert len(pruned) >= TRIALS // 3
     assert len(pruned) + len(complete) == TRIALS
     assert set(pruned["iterations"]) <= {20, 60}
-    runs = [ExperimentFolder(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
+    runs = [ExperimentFolder(path).load_experiment() for path in (out / "runs").glob("[!.]*/")]
     furthest: dict[float, int] = {}
     for run in runs:
         (strategy,) = run.strategies.values()

@@ -132,7 +132,7 @@ def test_rotating_refuses_what_has_no_tree_of_so_many_links():
 def test_what_is_wrong_with_the_topology_is_named_as_its_own(kind: type[Rotating]):
     with pytest.raises(InputError) as caught:
         kind(topology=Geometric(radius=0.001, attempts=2)).over_time(10, SEED)
-    assert caught.value.field == "topology.connected"
+    assert caught.value.field == "topology.radius"
 
 
 # Random waypoint

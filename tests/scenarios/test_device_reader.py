@@ -205,7 +205,7 @@ def test_a_strategy_of_ones_own_is_checked(scenario, given, what):
         lambda reader: reader.threshold(Bad(given), 0, 3, 9.0),
     ]
     for ask in asks:
-        with pytest.raises(InputError, match=r"^strategy Bad: ") as caught:
+        with pytest.raises(InputError, match=r"^(strategy Bad: |your strategy Bad )") as caught:
             ask(scenario.device_reader())
         assert what in str(caught.value)
 

@@ -24,7 +24,7 @@ def shown(folder: Path) -> list[str]:
     return shlex.split(command)
 
 
-def test_facts_leave_out_defaults_and_say_one_time(tmp_path: Path) -> None:
+def test_facts_leave_out_defaults(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         'devices = 3\niterations = 20\nseeds = [0]\nstrategies.ZT.kind = "zt"\n'
         'data = { kind = "digits", standardize = true }\n'
@@ -40,7 +40,9 @@ def test_facts_leave_out_defaults_and_say_one_time(tmp_path: Path) -> None:
         "model": "code.py:Own (deep true)",
         "time": "under 1 s",
     }
-    assert describe(group.runs[0], group, 75.4)["time"] == "1 min 15 s"
+    (tmp_path / "meta.json").write_text('{"status": "running", "wall_seconds": 75.4}')
+    (group,) = Discovery(tmp_path).find()
+    assert describe(group.runs[0], group)["time"] == "1 min 15 s"
 
 
 def test_a_stopped_run_goes_on_with_its_store(

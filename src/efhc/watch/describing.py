@@ -14,11 +14,8 @@ from efhc.experiments.nodes.launch import mode_in
 from efhc.watch.discovery import FoundGroup, FoundRun, store_in
 
 
-def describe(run: FoundRun, group: FoundGroup, seconds: float | None = None) -> dict[str, str]:
-    """Return facts about a run, or about a set of nodes, by name. Unknown facts are left out.
-
-    `seconds` is how long the run took by its curve. Default: by its meta.json.
-    """
+def describe(run: FoundRun, group: FoundGroup) -> dict[str, str]:
+    """Return facts about a run, or about a set of nodes, by name. Unknown facts are left out."""
     if group.kind == "nodes":
         return {"nodes in": group.folder.name, "made by": "nodes of the network runtime, which answer on their sockets"}
     meta, warnings = run.meta, run.meta.get("warnings")
@@ -34,7 +31,7 @@ def describe(run: FoundRun, group: FoundGroup, seconds: float | None = None) -> 
         "made by": group.meta.get("made_by", ""),
         "started": meta.get("started", ""),
         "finished": meta.get("finished", ""),
-        "time": _took(meta, seconds),
+        "time": _took(meta),
         "machine": ", ".join(filter(None, (str(machine.get("system") or ""), cores))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "git": _table(meta, "git").get("commit", ""),
@@ -91,8 +88,8 @@ def _defaults(name: str, kind: str) -> list[tuple[str, Any]]:
     return [] if policy is None else [(key, field.default) for key, field in policy.model_fields.items()]
 
 
-def _took(meta: Mapping[str, Any], known: float | None) -> str:
-    seconds, sessions = meta.get("wall_seconds") if known is None else known, meta.get("sessions")
+def _took(meta: Mapping[str, Any]) -> str:
+    seconds, sessions = meta.get("wall_seconds"), meta.get("sessions")
     if not isinstance(seconds, int | float) or not seconds > 0 or not math.isfinite(seconds):
         return ""
     count = len(sessions) if isinstance(sessions, list) else 0

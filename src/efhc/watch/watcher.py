@@ -16,7 +16,6 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
 from efhc.experiments.runs.provenance import is_running
 from efhc.experiments.runs.run import file_name
-from efhc.experiments.runs.tables import EVENT_DRIVEN
 from efhc.report.looks import strategy_styles
 from efhc.report.views import Curve, Group, Look, RunDetail, RunSummary, State, Tree
 from efhc.watch.describing import describe, repeat_command
@@ -190,13 +189,10 @@ class Watcher:
             return None
         with readable(group.folder):
             about = reader.about()
-            # The tables of a page show these seconds, too. Those of devices on their own clocks are simulated.
-            seconds = [None] if reader.run.tables is EVENT_DRIVEN else reader.curve["seconds"]
-        took = seconds[-1] if seconds else None
         return {
             "id": run,
             **about,
-            "facts": describe(reader.run, group, took) | about["facts"],
+            "facts": describe(reader.run, group) | about["facts"],
             "config": reader.run.config_text,
             "repeat": repeat_command(reader.run, group),
         }

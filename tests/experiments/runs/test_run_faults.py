@@ -586,9 +586,9 @@ class Remembers:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        (WritesBandwidths(), "your WritesBandwidths raised ValueError"),
-        (Exits(), "your Exits raised SystemExit"),
-        (Misunderstands(), "your Misunderstands raised TypeError"),
+        (WritesBandwidths(), "your strategy WritesBandwidths raised ValueError"),
+        (Exits(), "your strategy Exits raised SystemExit"),
+        (Misunderstands(), "your strategy Misunderstands raised TypeError"),
         (Remembers(), "computed twice at k = 0. Use thresholds that depend on the arguments only"),
     ],
 )
