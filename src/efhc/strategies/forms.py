@@ -202,7 +202,7 @@ def _memory(parts: Parts, *, is_per_link: bool) -> Memories:
         found["correction"] = Memory(size="model")
         is_always = isinstance(mixing, EstimatesMixing) and mixing.when == "always" and mixing.every == 1
         if not is_always or not (parts.links is None or parts.links.is_fixed):
-            # A link that comes later adds nothing to h at its first use: nobody knows since when its ends drift apart.
+            # A link that comes later adds nothing to h at its first use: it is unknown since when its ends drift apart.
             # Half-steps count from the introduction.
             found["elapsed"] = Memory(per="link", dtype="float64", start=0.0 if is_half_steps else NEVER)
     if isinstance(mixing, HalfStepsMixing) and mixing.settle:
