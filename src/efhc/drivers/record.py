@@ -22,28 +22,27 @@ from efhc.core.graph import Graph
 from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps, both_ways
+from efhc.learning.measures import CLASSIFICATION, Evaluation, measures_of
 from efhc.scenarios.scenario import Scenario
 
-METRICS: dict[str, pl.DataType] = {
+COUNTED: dict[str, pl.DataType] = {
     "iteration": pl.Int64(),
     "transmission_time": pl.Float64(),
     "transmission_time_total": pl.Float64(),
     "fired": pl.Int64(),
     "links_used": pl.Int64(),
     "train_loss": pl.Float64(),
-    "accuracy": pl.Float64(),
-    "accuracy_min": pl.Float64(),
-    "accuracy_max": pl.Float64(),
     "consensus_error": pl.Float64(),
-    "mean_model_accuracy": pl.Float64(),
     "bits": pl.Float64(),
 }
-"""Columns of the metrics, after `strategy` and `seed`. Accuracies are null where they were not evaluated."""
+"""The columns of the metrics that every iteration has."""
+METRICS: dict[str, pl.DataType] = {**COUNTED, **dict.fromkeys(measures_of(CLASSIFICATION), pl.Float64())}
+"""Columns of the metrics, after `strategy` and `seed`. Measures are null where models were not evaluated. Those of
+metrics of the user's own follow as further columns."""
 
 SUMS = {"bits_total": "bits", "broadcasts_total": "fired"}
 """What rows in a live file have in addition: the sums of these columns of the metrics so far."""
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
-ACCURACIES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
 
 PIECE_ROWS, PIECE_ENTRIES = 1 << 16, 1 << 22
 """A piece is large enough to be put away when it has this many iterations, or this many devices and links in lists."""
@@ -84,7 +83,7 @@ class _Stretch(NamedTuple):
     is_new: bool
     """Whether the graph has other links than the one before."""
     metrics: dict[str, np.ndarray]
-    """The columns of the metrics by name, with one entry per iteration. NaN: not evaluated."""
+    """The columns of the metrics but for measures, with one entry per iteration. NaN: not known."""
     fired: Ints
     """The devices that fired, iteration after iteration."""
     used: Ints
@@ -104,6 +103,8 @@ class Record:
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
     """The sums of the columns `SUMS` over all iterations."""
     _stretches: list[_Stretch] = field(default_factory=list)
+    _measures: dict[int, dict[str, float | None]] = field(default_factory=dict)
+    """The measures of the iterations after which models were evaluated."""
     _parameters: int = 0
     """n"""
     _length: int = 0
@@ -133,7 +134,6 @@ class Record:
             "train_loss": np.add.reduce(steps.losses, axis=1, dtype=np.float64) / steps.losses.shape[1],
             "consensus_error": steps.consensus_errors,
             "bits": steps.bits_of_iterations(parameters),
-            **{name: np.full(len(steps), np.nan) for name in ACCURACIES},
         }
         bits = None
         if steps.bits is not None:
@@ -150,18 +150,16 @@ class Record:
         self._length += len(steps)
         self._entries += len(fired) + len(used) + (2 * len(steps.graph.links) if is_new else 0)
 
-    def add_accuracies(self, accuracies: Floats, of_mean_model: float, iteration: int | None = None) -> None:
+    def add_evaluation(self, evaluation: Evaluation, iteration: int | None = None) -> None:
         """Record how good the models are that an iteration left, which was not taken yet. Default: the last one."""
-        stretch, place = self._place_of(self.end - 1 if iteration is None else iteration)
-        values = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean_model
-        for name, value in zip(ACCURACIES, values, strict=True):
-            stretch.metrics[name][place] = value
+        self._measures[self.end - 1 if iteration is None else iteration] = evaluation.columns
 
     def row(self, iteration: int) -> dict[str, float | int | None]:
         """Return the row of the metrics of an iteration that was not taken yet. None stands for not evaluated."""
         stretch, place = self._place_of(iteration)
-        numbers = {name: stretch.metrics[name][place].item() for name in METRICS}
-        return {name: None if isnan(number) else number for name, number in numbers.items()}
+        numbers = {name: column[place].item() for name, column in stretch.metrics.items()}
+        found = {name: None if isnan(number) else number for name, number in numbers.items()}
+        return {**dict.fromkeys(METRICS), **found, **self._measures.get(iteration, {})}
 
     def _place_of(self, iteration: int) -> tuple[_Stretch, int]:
         stretch = next(one for one in reversed(self._stretches) if one.k <= iteration)
@@ -173,21 +171,26 @@ class Record:
         tables = {"metrics": self._metrics(), "events": self._events(ends), "network": self._network()}
         piece = Piece(self.first, self.end, tables)
         self.first, self._length, self._entries, self._stretches = self.end, 0, 0, []
+        self._measures = {}
         return piece
 
     def _column(self, name: str) -> np.ndarray:
         return np.concatenate([[], *(stretch.metrics[name] for stretch in self._stretches)])
 
     def _metrics(self) -> pl.DataFrame:
-        # A NaN stands for what was not evaluated: nothing that is recorded is NaN.
-        return pl.DataFrame(
-            [
-                pl.Series(
-                    name, self._column(name).astype(np.int64 if kind.is_integer() else np.float64), nan_to_null=True
-                )
-                for name, kind in METRICS.items()
-            ]
-        )
+        names = dict.fromkeys([*METRICS, *(name for row in self._measures.values() for name in row)])
+        return pl.DataFrame([self._series(name, METRICS.get(name, pl.Float64())) for name in names])
+
+    def _series(self, name: str, kind: pl.DataType) -> pl.Series:
+        """Return a column of the metrics. A NaN stands for what is not known: nothing that is recorded is NaN."""
+        if name in COUNTED:
+            column = self._column(name).astype(np.int64 if kind.is_integer() else np.float64)
+        else:
+            column = np.full(self._length, np.nan)
+            for iteration, row in self._measures.items():
+                value = row.get(name)
+                column[iteration - self.first] = np.nan if value is None else value
+        return pl.Series(name, column, kind, nan_to_null=True)
 
     def _events(self, ends: Ints) -> pl.DataFrame:
         fired, bits = _joined(s.fired for s in self._stretches), _joined(map(self._sent, self._stretches), (0, 2))

@@ -1,6 +1,6 @@
-"""Compiled loops that count the right answers of linear models: scores are read while they are in the cache.
+"""Compiled loops that test linear models: scores are read while they are in the cache.
 
-    count_right    how many samples have their largest score at their label     learning.backends.linear_backend
+    test_samples    whether each sample has its largest score at its label, and its loss    learning.backends
 
 An input is scale * z + shift, where z is a byte or a number of the data. So a score is its start, which is
 bias + shift * (sum of the weights), plus the products of the weights and scale * z. Those with z = 0 are left out, and
@@ -12,12 +12,14 @@ processor, for any number of threads, and whichever models are evaluated togethe
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from efhc.base.compiling import as_written
 from efhc.kernels import lanes
+from efhc.kernels.linear_loops import CROSS_ENTROPY, MULTI_MARGIN
 
 ROWS = 5
 """Classes whose scores are added up at once. With two vectors of samples that takes 13 registers."""
@@ -57,12 +59,13 @@ def room_for(panels: Panels, models: Any, starts: Any) -> PanelRoom:
 
 
 @as_written
-def count_right(room, panels, models, starts, right, is_bad, low, high):
-    """Count the right answers of models (m, n) for panels `low` to `high` - 1; n = classes * features + classes.
+def test_samples(room, panels, models, starts, kind, right, losses, is_bad, low, high):
+    """Test models (m, n) on the samples of panels `low` to `high` - 1; n = classes * features + classes.
 
-    starts[i, c]: where the score of class c begins. right[p, i]: the samples of panel p whose largest score, the first
-    of equal ones, model i has at their label. is_bad[p, i]: whether a score of model i is NaN there, or a largest score
-    is not finite.
+    starts[i, c]: where the score of class c begins. right[i, s]: 1 if model i has its largest score, the first of equal
+    ones, at the label of sample s, else 0; samples are counted through all panels. losses[i, s]: its loss, of the
+    `kind` that `linear_loops` names. is_bad[p, i]: whether a score of model i is NaN in panel p, or a largest score is
+    not finite.
     """
     inputs, scores = room
     classes = starts.shape[1]
@@ -72,7 +75,7 @@ def count_right(room, panels, models, starts, right, is_bad, low, high):
         for row in range(0, rows, ROWS):
             score_rows(panels, panel, inputs, models, starts, row, scores)
         for i in range(len(models)):
-            right[panel, i], is_bad[panel, i] = read_answers(scores, panels.ranks, panel, i, classes)
+            is_bad[panel, i] = read_answers(scores, panels.ranks, panel, i, classes, kind, right, losses)
 
 
 @as_written
@@ -138,20 +141,61 @@ def score_rows(panels, panel, inputs, models, starts, row, scores):
 
 
 @as_written
-def read_answers(scores, ranks, panel, model, classes):
-    """How many samples of a panel a model gets right, and whether an answer cannot be read from its scores."""
+def read_answers(scores, ranks, panel, model, classes, kind, right, losses):
+    """Write what a model makes of the samples of a panel. Returns whether an answer cannot be read from its scores.
+
+    With s the scores, y the label and C the number of classes, the losses are
+
+        multi-margin     (1/C) sum_{c != y} max(0, 1 - s_y + s_c)
+        cross-entropy    log sum_c exp(s_c - max s) - (s_y - max s)
+        squared          (1/2) sum_c (s_c - [c = y])^2
+    """
     half = lanes.width(scores)
     one, zero = lanes.filled(scores, 1), lanes.filled(scores, 0)
-    right, doubt = zero, zero
+    doubt = zero
     for part in range(2):
         place = 2 * half * model * classes + half * part
+        label = lanes.load(ranks, 2 * half * panel + half * part)
         largest = lanes.load(scores, place)
-        for c in range(1, classes):
-            largest = lanes.larger(largest, lanes.load(scores, place + 2 * half * c))
-        answer = zero
+        of_label = zero
         for c in range(classes):
-            rank = lanes.filled(scores, classes - c)  # the first of equal scores has the largest rank
-            answer = lanes.larger(answer, lanes.where_equal(lanes.load(scores, place + 2 * half * c), largest, rank))
-        right = right + lanes.where_equal(answer, lanes.load(ranks, 2 * half * panel + half * part), one)
+            score, rank = lanes.load(scores, place + 2 * half * c), lanes.filled(scores, classes - c)
+            largest = lanes.larger(largest, score)
+            of_label = of_label + lanes.where_equal(label, rank, score)
+        answer, loss = zero, zero
+        for c in range(classes):
+            score, rank = lanes.load(scores, place + 2 * half * c), lanes.filled(scores, classes - c)
+            answer = lanes.larger(answer, lanes.where_equal(score, largest, rank))  # the first has the largest rank
+            if kind == MULTI_MARGIN:
+                loss = loss + lanes.larger(zero, one - of_label + score)
+            elif kind == CROSS_ENTROPY:
+                loss = loss + exponential(scores, score - largest)
+            else:
+                loss = lanes.fma(score, score, loss)
+        at = model * right.shape[1] + 2 * half * panel + half * part
+        lanes.store(right, at, lanes.where_equal(answer, label, one))
+        if kind == MULTI_MARGIN:
+            lanes.store(losses, at, (loss - one) * lanes.filled(scores, 1 / classes))
+        elif kind == CROSS_ENTROPY:
+            lanes.store(losses, at, loss)
+            first = 2 * half * panel + half * part
+            for s in range(half):
+                losses[model, first + s] = math.log(losses[model, first + s])
+            lanes.store(losses, at, lanes.load(losses, at) + (largest - of_label))
+        else:
+            lanes.store(losses, at, (loss - of_label - of_label + one) * lanes.filled(scores, 0.5))
         doubt = doubt + (largest - largest)  # 0, or NaN if the largest score is not finite
-    return int(lanes.total(right)), not lanes.total(doubt) == 0  # noqa: SIM201 - NaN is unequal to 0
+    return not lanes.total(doubt) == 0  # noqa: SIM201 - NaN is unequal to 0
+
+
+@as_written
+def exponential(scores, x):
+    """exp(x) for x <= 0, to 1e-11: the series of exp(x / 32) up to the seventh power, squared five times."""
+    t = lanes.larger(x, lanes.filled(scores, -64)) * lanes.filled(scores, 1 / 32)
+    one = lanes.filled(scores, 1)
+    e = lanes.fma(t, lanes.filled(scores, 1 / 7), one)
+    for divisor in range(6, 0, -1):
+        e = lanes.fma(e, t * lanes.filled(scores, 1 / divisor), one)
+    for _ in range(5):
+        e = e * e
+    return e

@@ -1,4 +1,4 @@
-"""Losses, gradients and right answers of small networks, in loops that are compiled for one network each.
+"""Losses, gradients and test results of small networks, in loops that are compiled for one network each.
 
 All that a network computes with is in one array, the room, at places that are constants of the machine code. The room
 begins with scratch memory, where samples are read to and layers compute; the values between layers follow. What a
@@ -39,7 +39,7 @@ class Kernels(NamedTuple):
     picked: Callable[..., None]
     """(models, rows, inputs, samples, ends, losses, gradients, places, room, low, high)"""
     answers: Callable[..., None]
-    """(models, inputs, right, bad, room, low, high): right answers, of pieces of the test samples."""
+    """(models, inputs, right, losses, bad, room, low, high): of pieces of the test samples."""
     size: int
     """Numbers in the room. They must be 0 at first, and stay what they are from call to call."""
 
@@ -96,13 +96,14 @@ def kernels(network: CompiledNetwork, vectors: int) -> Kernels:
                 backward(w, room, gradient)
             losses[a] /= count
 
-    def answers(models, inputs, right, bad, room, low, high):
-        """right[i, p] counts the right answers of model i to piece p of the samples; bad[i, p] says if one is none.
+    def answers(models, inputs, right, losses, bad, room, low, high):
+        """right[i, s] says whether model i answers sample s rightly, losses[i, s] is its loss; bad[i, p] says whether
+        an answer to piece p of the samples is none.
 
         `low` to `high` number the pieces of all models, model by model.
         """
         scores = np.empty((block, classes), models.dtype)
-        pieces, samples = right.shape[1], len(inputs.labels)
+        labels, pieces, samples = np.empty(1, np.int64), bad.shape[1], len(inputs.labels)
         for piece in range(low, high):
             i, p = divmod(piece, pieces)
             for start in range(p * TESTED_AT_ONCE, min((p + 1) * TESTED_AT_ONCE, samples), block):
@@ -112,8 +113,10 @@ def kernels(network: CompiledNetwork, vectors: int) -> Kernels:
                 read_scores(room, scores)
                 for s in range(len(mine)):
                     answer, is_one = answer_of(scores, s)
-                    right[i, p] += answer == inputs.labels[start + s]
+                    labels[0] = inputs.labels[start + s]
+                    right[i, start + s] = answer == labels[0]
                     bad[i, p] |= not is_one
+                    losses[i, start + s] = loss(scores[s : s + 1], 1, labels, models.dtype.type(1))
 
     key = repr((network, vectors))
     return Kernels(compiled_for(key, picked), compiled_for(key, answers), size)

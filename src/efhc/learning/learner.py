@@ -1,7 +1,9 @@
-"""The learning problem of all devices: their data, their mini-batches, and the accuracy of their models."""
+"""The learning problem of all devices: their data, their mini-batches, and how good their models are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +14,12 @@ from efhc.core.state import Local
 from efhc.learning.backends.backend import Backend, ScoresNotFinite
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data.dataset import Dataset
+from efhc.learning.measures import Evaluation, Scores
+from efhc.learning.own_distribution import OwnDistributions
 
 TOGETHER = 1 << 22
-"""Numbers of all models up to which the mean model is put below them, to evaluate all in one call."""
+"""Numbers of all models up to which the mean model is put below them, to evaluate all in one call; and numbers of
+models times test samples that are looked at in one."""
 
 
 class Learner:
@@ -27,29 +32,59 @@ class Learner:
         parts: list[Ints],
         batch_size: int | Literal["full"],
         randomness: Randomness,
+        partition: Any = None,
     ) -> None:
-        self.backend, self.data, self.parts = backend, data, parts
+        """`partition` is what the parts were drawn by, which says what a device's own test samples are."""
+        self.backend, self.data, self.parts, self._partition = backend, data, parts, partition
         self.batches = None if batch_size == "full" else MiniBatches(parts, batch_size, randomness)
 
-    def accuracies(self, models: Floats, local: Local) -> tuple[Floats, float]:
-        """Return the accuracy of each of the models (m, n), and that of their mean, on the test samples.
+    @cached_property
+    def own(self) -> OwnDistributions:
+        """The test samples of each device's own distribution."""
+        return OwnDistributions.of(self.data, self.parts, self._partition)
+
+    def evaluate(self, models: Floats, local: Local, devices: Ints | None = None) -> Evaluation:
+        """Return how good each of the models (m, n) and their mean are. `devices` are their numbers; default: all.
 
         Raises `ScoresNotFinite` if a largest score is not finite.
         """
+        numbers = np.arange(len(models)) if devices is None else devices
+        means: dict[str, list[Floats]] = {metric: [] for metric in self.backend.metrics}
+        own: dict[str, list[Floats]] = {metric: [] for metric in self.backend.metrics}
+        by_cell: dict[str, Floats] = {}
+        done = 0
+        for rows, of_rows in self._calls(models, local):
+            try:
+                scored = self.backend.scored(rows, of_rows)
+            except ScoresNotFinite as error:
+                place = done + (error.device or 0)
+                raise ScoresNotFinite(int(numbers[place]) if place < len(models) else None) from None
+            those = numbers[done : done + len(rows)]
+            done += len(rows)
+            for metric, values in scored.items():
+                by_cell[metric] = self.own.by_cell(values)
+                means[metric].append(values.mean(axis=1, dtype=np.float64))
+                own[metric].append(self.own.of_devices(by_cell[metric][: len(those)], those))
+        found = {}
+        for metric, cells in by_cell.items():
+            *every, mean_model = np.concatenate(means[metric]).tolist()  # the last row is that of the mean model
+            of_mean = self.own.of_devices(np.broadcast_to(cells[-1], (len(numbers), len(cells[-1]))), numbers).mean()
+            found[metric] = Scores(np.array(every), np.concatenate(own[metric]), mean_model, float(of_mean))
+        return Evaluation(self.backend.metrics, found, numbers)
+
+    def _calls(self, models: Floats, local: Local) -> Iterator[tuple[Floats, Local]]:
+        """Yield the models and then their mean, in pieces for which the metrics of all test samples fit into memory."""
         mean_model, mean_local = mean_of(models, local)
         mean = mean_model[None], {name: row[None] for name, row in mean_local.items()}
-        calls = [(models, local), mean]
-        if models.size <= TOGETHER:
+        at_once = max(1, TOGETHER // len(self.data.y_test))
+        if models.size <= TOGETHER and len(models) < at_once:
             joined = {name: np.concatenate([rows, mean[1][name]]) for name, rows in local.items()}
-            calls = [(np.concatenate([models, mean[0]]), joined)]
-        found: list[float] = []
-        for call in calls:
-            try:
-                found += self.backend.accuracies(*call).tolist()
-            except ScoresNotFinite as error:
-                is_mean = error.who == f"device {len(models) - len(found)}"  # its row in the call
-                raise ScoresNotFinite("the mean model") if is_mean else error from None
-        return np.array(found[:-1]), found[-1]
+            yield np.concatenate([models, mean[0]]), joined
+            return
+        for first in range(0, len(models), at_once):
+            piece = slice(first, first + at_once)
+            yield models[piece], {name: rows[piece] for name, rows in local.items()}
+        yield mean
 
     def module(self, models: Floats, local: Local, device: int | Literal["mean"]) -> Any:
         """Return the `torch.nn.Module` of a device, or of the mean model, in evaluation mode.

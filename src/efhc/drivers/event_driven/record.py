@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from efhc.drivers.record import Piece
+from efhc.learning.measures import CLASSIFICATION, measures_of
 
 TIMELINE: dict[str, pl.DataType] = {
     "seconds": pl.Float64(),
@@ -23,13 +24,11 @@ TIMELINE: dict[str, pl.DataType] = {
     "exchanges": pl.Int64(),
     "bytes": pl.Int64(),
     "devices": pl.Int64(),
-    "accuracy": pl.Float64(),
-    "accuracy_min": pl.Float64(),
-    "accuracy_max": pl.Float64(),
-    "mean_model_accuracy": pl.Float64(),
     "consensus_error": pl.Float64(),
     "imbalance": pl.Float64(),
+    **dict.fromkeys(measures_of(CLASSIFICATION), pl.Float64()),
 }
+"""Those of metrics of the user's own follow as further columns."""
 EXCHANGES: dict[str, pl.DataType] = {
     "start": pl.Float64(),
     "end": pl.Float64(),
@@ -66,7 +65,7 @@ class EventRecord:
 
     pieces: int = 0
     """The number of pieces taken."""
-    timeline: list[tuple[Any, ...]] = field(default_factory=list)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
     exchanges: list[tuple[Any, ...]] = field(default_factory=list)
     steps: list[tuple[Any, ...]] = field(default_factory=list)
     network: list[tuple[Any, ...]] = field(default_factory=list)
@@ -78,10 +77,11 @@ class EventRecord:
 
     def take(self) -> Piece:
         """Return everything recorded since the last piece. The record goes on after it."""
+        own = dict.fromkeys((name for row in self.timeline for name in row if name not in TIMELINE), pl.Float64())
         tables = {
             name: pl.DataFrame(getattr(self, name), schema=schema, orient="row")
             for name, schema in (
-                ("timeline", TIMELINE),
+                ("timeline", {**TIMELINE, **own}),
                 ("exchanges", EXCHANGES),
                 ("steps", STEPS),
                 ("network", NETWORK),

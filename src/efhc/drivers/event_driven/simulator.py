@@ -33,6 +33,7 @@ from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.settings import EventDriven
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.learning.measures import Evaluation
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -82,8 +83,8 @@ class Simulator:
         """A heap of (time, what, ...)."""
         self.record = EventRecord()
         self.warnings: list[str] = []
-        self.accuracies = np.full(count, np.nan)
-        """The accuracy of each device at the latest sample; NaN if it was absent."""
+        self.evaluation: Evaluation | None = None
+        """How good the models of the devices were that were present at the latest sample. None if nobody was."""
         self.is_over = False
         self.draining = False
         """Whether no device makes steps any more, and the run waits for messages in flight."""
@@ -253,8 +254,9 @@ class Simulator:
         """Evaluate the models of the devices that are present. Without any, all results are None."""
         self._sampled_at = self.now
         present = self._membership.present_devices()
-        results: tuple[float | None, ...] = (None,) * 5
-        self.accuracies[:] = np.nan
+        measures: dict[str, float | None] = {}
+        error = None
+        self.evaluation = None
         if present:
             models, local = self.models[present], {name: values[present] for name, values in self.local.items()}
             error = consensus_error(models, self.threads)
@@ -263,15 +265,15 @@ class Simulator:
                 finite[present] = finite_rows(models)
                 raise Diverged(max(self.devices[number].k for number in present), "model", finite)
             try:
-                accuracies, of_mean = self.scenario.learner.accuracies(models, local)
+                evaluation = self.scenario.learner.evaluate(models, local, np.array(present))
             except ScoresNotFinite as failure:
                 raise failure.about(f"at second {self.now:g}") from failure
-            self.accuracies[present] = accuracies
-            results = float(accuracies.mean()), float(accuracies.min()), float(accuracies.max()), of_mean, error
-        self.record.timeline.append((
-            self.now, self.steps, self._links.broadcasts, self._links.committed, self.messages.bytes, len(present),
-            *results, self._links.imbalance(self),
-        ))  # fmt: skip
+            self.evaluation, measures = evaluation, evaluation.columns
+        self.record.timeline.append({
+            "seconds": self.now, "steps": self.steps, "broadcasts": self._links.broadcasts,
+            "exchanges": self._links.committed, "bytes": self.messages.bytes, "devices": len(present),
+            "consensus_error": error, "imbalance": self._links.imbalance(self), **measures,
+        })  # fmt: skip
 
     # Checkpoints
 

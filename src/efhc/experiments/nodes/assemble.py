@@ -242,6 +242,7 @@ def own_scenario(experiment: Experiment, seed: int, device: int, data: Path | No
             x_test=whole.x_test[:1].copy(),
             y_test=whole.y_test[:1].copy(),
             groups=None,
+            test_groups=None,
             class_names=whole.label_names,
         )
     else:

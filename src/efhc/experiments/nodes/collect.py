@@ -131,7 +131,7 @@ def _collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keep
             parameters,
         )
         if after is not None and is_evaluated:
-            record.add_accuracies(*learner.accuracies(*after))
+            record.add_evaluation(learner.evaluate(*after))
         if after is not None and is_kept:
             keeper.snapshot(k + 1, after.models)
         if record.is_large:
@@ -186,11 +186,12 @@ def _collect_free_running(
     committed = outcomes == OUTCOMES.index("committed")
     for seconds in (sample_seconds * place for place in range(int(end / sample_seconds + 1e-9) + 1)):
         models = _models_at(recorded, seconds, sample_seconds)
-        accuracies, of_mean = learner.accuracies(*models)
         made, over = step_times <= seconds, ends <= seconds
         counts = made.sum(), (made & fired).sum(), (over & committed).sum(), sizes[starts <= seconds].sum(), len(states)
-        quality = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean, consensus_error(models.models)
-        record.timeline.append((seconds, *map(int, counts), *map(float, quality), None))
+        names = "steps", "broadcasts", "exchanges", "bytes", "devices"
+        so_far = dict(zip(names, map(int, counts), strict=True))
+        error, measures = float(consensus_error(models.models)), learner.evaluate(*models).columns
+        record.timeline.append({"seconds": seconds, **so_far, "consensus_error": error, **measures})
     keeper.put_away(record.take())
 
 

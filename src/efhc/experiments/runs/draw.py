@@ -93,7 +93,7 @@ def draw_scenario(
         batch_size=None if experiment.batch_size == "full" else experiment.batch_size,
         devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
-    learner = Learner(backend, data, parts, experiment.batch_size, randomness)
+    learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition)
     with np.errstate(over="ignore"):
         if not np.isfinite(backend.parameters / bandwidths.values).all():
             smallest = bandwidths.values.min()
@@ -177,6 +177,8 @@ class Scenarios:
                 drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
                 if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
                     warn(f"seed {run.seed}: the network is not connected: no information passes between its parts")
+                if problem := scenario.learner.own.problem():
+                    warn(f"seed {run.seed}: {problem}")
             return self._drawn[run.seed]
 
     def release(self, run: Run) -> None:

@@ -140,7 +140,7 @@ class _SimulatorEvents:
         return self._new_rows()
 
     def _new_rows(self) -> list[dict[str, Any]]:
-        return [dict(zip(TIMELINE, row, strict=True)) for row in self._new("timeline")]
+        return [{**dict.fromkeys(TIMELINE), **row} for row in self._new("timeline")]
 
     def emit(self) -> None:
         if not len(self._stream):
@@ -171,13 +171,15 @@ class _SimulatorEvents:
     def _emit_devices(self) -> None:
         """Emit a sample of the devices as they are now, right after a sample of the timeline."""
         started, simulator = time.monotonic(), self._simulator
-        accuracies, drifts, thresholds = simulator.accuracies.tolist(), simulator.drifts(), None
+        drifts, thresholds = simulator.drifts(), None
         with suppress(Exception):  # the user's own trigger: if it fails, the run itself says so
             thresholds = simulator.thresholds()
-        self._stream.emit(Devices(time.time(), self.k, accuracies, drifts, thresholds))
+        if (found := simulator.evaluation) is not None:
+            accuracy, own = (found.of_all("accuracy", len(simulator.devices), own=own) for own in (False, True))
+            self._stream.emit(Devices(time.time(), self.k, accuracy, drifts, thresholds, own))
         self._next_sample = started + max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE)
 
-    def _new(self, table: str) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = getattr(self._simulator.record, table)
+    def _new(self, table: str) -> list[Any]:
+        rows: list[Any] = getattr(self._simulator.record, table)
         new, self._seen[table] = rows[self._seen[table] :], len(rows)
         return new

@@ -113,11 +113,14 @@ class Devices:
 
     at: Time
     k: Count
-    accuracy: Numbers
+    accuracy: Numbers | None
+    """On the global test set. None: the objective has no accuracy."""
     drift: Numbers | None
     """The distance of each model from its last broadcast, as the trigger measures it. None: not measured."""
     threshold: Numbers | None
     """None in the list: infinite, so that the device does not fire."""
+    own_accuracy: Numbers | None = None
+    """On the device's own distribution. None: not known."""
     kind: Literal["devices"] = "devices"
 
     @property

@@ -44,6 +44,7 @@ from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Sto
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.learning.measures import Evaluation, evaluated
 from efhc.network.topologies import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -111,7 +112,7 @@ def snapshot_iterations(run: Run) -> list[int]:
 
 def evaluated_rows(metrics: pl.LazyFrame) -> Iterable[dict[str, Any]]:
     """Return the evaluated rows of metrics, which begin with the first iteration, with the totals up to each row."""
-    return with_totals(metrics).drop_nulls("accuracy").collect().iter_rows(named=True)
+    return evaluated(with_totals(metrics)).collect().iter_rows(named=True)
 
 
 # Observers
@@ -187,11 +188,11 @@ class _Keeping(Recording):
 
     def _measure(self, iteration: int, models: Floats, local: Local) -> None:
         try:
-            accuracies, of_mean_model = self._learner.accuracies(models, local)
+            evaluation = self._learner.evaluate(models, local)
         except ScoresNotFinite as error:
             raise error.about(f"after iteration {iteration}") from error
-        self.record.add_accuracies(accuracies, of_mean_model, iteration)
-        self._events.evaluated(iteration, accuracies)
+        self.record.add_evaluation(evaluation, iteration)
+        self._events.evaluated(iteration, evaluation)
 
     def finish_evaluation(self) -> None:
         """Wait until all accuracies are in the record. Raises `ScoresNotFinite`; nothing can be saved after that."""
@@ -335,7 +336,7 @@ class _LockstepEvents:
         noted = self._noted[iteration]
         return {**self._record.row(iteration), **noted.totals, "seconds": round(noted.seconds, 3)}
 
-    def evaluated(self, iteration: int, accuracies: Floats) -> None:
+    def evaluated(self, iteration: int, evaluation: Evaluation) -> None:
         """Emit the row of an iteration whose models have been evaluated, and a sample of its devices if it is time."""
         if not len(self._stream):
             return
@@ -345,7 +346,8 @@ class _LockstepEvents:
         if noted.is_sampled:
             started = time.monotonic()
             drifts, thresholds = (None if one is None else one.tolist() for one in (noted.drift, noted.threshold))
-            self._stream.emit(Devices(time.time(), iteration + 1, accuracies.tolist(), drifts, thresholds))
+            accuracy, own = (evaluation.of_all("accuracy", len(evaluation.devices), own=own) for own in (False, True))
+            self._stream.emit(Devices(time.time(), iteration + 1, accuracy, drifts, thresholds, own))
             self._wait_for(started)
 
     def _wait_for(self, started: float) -> None:

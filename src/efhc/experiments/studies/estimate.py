@@ -89,7 +89,7 @@ def _timed(run: Run) -> tuple[float, float]:
     calls = itertools.count()
 
     def evaluate() -> int:
-        scenario.learner.accuracies(state.models, state.local)
+        scenario.learner.evaluate(state.models, state.local)
         return next(calls)
 
     return _seconds_per_unit(iterate, experiment.iterations), _seconds_per_unit(evaluate)

@@ -1,4 +1,7 @@
-"""How gradients are computed: `grads(W, batch) -> G, loss`, for all devices at once or for some of them.
+"""How models learn and are tested, for all devices at once or for some of them.
+
+    grads(W, batch) -> G, loss        gradients and losses on training samples
+    scored(W) -> {metric: values}     what each model makes of each test sample
 
 A backend holds a model and a data set and remembers nothing between calls. Its results for a device are a function of
 that device's number, model, samples and iteration. Their last bits may depend on how many devices a call is for, but
@@ -20,6 +23,7 @@ from efhc.base.threads import in_ranges
 from efhc.core.state import NOTHING, Local
 from efhc.kernels.linear_loops import Batches, TrainingInputs
 from efhc.learning.data.dataset import Dataset, Numbers
+from efhc.learning.measures import CLASSIFICATION, Metrics
 
 
 class Batch(NamedTuple):
@@ -46,21 +50,24 @@ class Batch(NamedTuple):
 class ScoresNotFinite(EfhcError):
     """Raised when a model gives test samples scores from which no prediction can be read."""
 
-    def __init__(self, who: str) -> None:
-        """`who` is the device, or the mean model."""
+    def __init__(self, device: int | None) -> None:
+        """`device` is its number. None: the mean model."""
+        who = "the mean model" if device is None else f"device {device}"
         super().__init__(
             f"evaluation: the largest score of {who} is NaN or infinite for some test sample; "
             "look at the model's outputs in evaluation mode, and at the step_size"
         )
-        self.who = who
+        self.device = device
 
 
 class Backend(ABC):
-    """Gradients and accuracies of all devices."""
+    """Gradients of all devices, and the metrics of their models."""
 
     data: Dataset
     parameters: int
     """n"""
+    metrics: Metrics = CLASSIFICATION
+    """What models are tested by. `loss` is that of the scores: without an l2 term."""
 
     def initial_local(self, devices: int) -> Local:
         """Return the values that devices keep to themselves at k = 0; for most models there are none."""
@@ -73,20 +80,24 @@ class Backend(ABC):
         Returns each device's loss on its batch and its new local.
         """
 
-    def accuracies(self, models: Floats, local: Local) -> Floats:
-        """Return the share of test samples that each of the models (m, n) gets right.
+    def scored(self, models: Floats, local: Local) -> dict[str, Floats]:
+        """Return the metrics of each of the models (m, n) on each test sample, (m, samples), by name.
 
         Raises `ScoresNotFinite` for the first model with a largest score that is not finite.
         """
-        right, is_bad = self._right_answers(models, local)
+        values, is_bad = self._scored(models, local)
         if is_bad.any():
-            raise ScoresNotFinite(f"device {int(np.argmax(is_bad))}")
-        shares: Floats = right / len(self.data.y_test)
+            raise ScoresNotFinite(int(np.argmax(is_bad)))
+        return values
+
+    def accuracies(self, models: Floats, local: Local) -> Floats:
+        """Return the share of test samples that each of the models (m, n) gets right; see `scored`."""
+        shares: Floats = self.scored(models, local)["accuracy"].mean(axis=1, dtype=np.float64)
         return shares
 
     @abstractmethod
-    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
-        """Return how many test samples each model gets right, and whether one of its largest scores is not finite."""
+    def _scored(self, models: Floats, local: Local) -> tuple[dict[str, Floats], Flags]:
+        """Return what `scored` does, and whether a largest score of each model is not finite."""
 
     def module_for(self, model: Floats, local: Local) -> Any:
         """Return a `torch.nn.Module` in evaluation mode with one device's parameters (n,) and its row of `local`.
@@ -147,10 +158,13 @@ def inputs_of(data: Dataset, x: Numbers, y: Ints) -> TrainingInputs:
 class ArraysBackend(Backend):
     """Any object with `loss_and_gradient(w, x, y)` and `scores(w, x)`, for all devices at once.
 
-    Models of `efhc.learning.models.linear` are such objects.
+    Models of `efhc.learning.models.linear` are such objects. One without their `score_loss(scores, y)`, which returns
+    the loss of each sample first, has no test loss.
     """
 
     def __init__(self, model: Any, data: Dataset) -> None:
+        if not callable(getattr(model, "score_loss", None)):
+            self.metrics = {"accuracy": "higher"}
         self.parameters = model.parameters(data)
         self._model, self.data = model, data
 
@@ -166,12 +180,15 @@ class ArraysBackend(Backend):
             losses[i], out[i] = self._model.loss_and_gradient(models[i], x, y)
         return losses, local
 
-    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
-        x = read_only(self.data.inputs(self.data.x_test))
-        right, is_bad = np.zeros(len(models), np.int64), np.zeros(len(models), bool)
+    def _scored(self, models: Floats, local: Local) -> tuple[dict[str, Floats], Flags]:
+        x, y = read_only(self.data.inputs(self.data.x_test)), read_only(self.data.y_test)
+        values = {name: np.empty((len(models), len(y)), models.dtype) for name in self.metrics}
+        is_bad = np.zeros(len(models), bool)
         for i, w in enumerate(read_only(models)):
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = self._model.scores(w, x)
-            is_bad[i] = not np.isfinite(scores.max(axis=-1)).all()  # the largest is NaN if any is
-            right[i] = np.count_nonzero(scores.argmax(axis=-1) == self.data.y_test)
-        return right, is_bad
+                is_bad[i] = not np.isfinite(scores.max(axis=-1)).all()  # the largest is NaN if any is
+                values["accuracy"][i] = scores.argmax(axis=-1) == y
+                if "loss" in values and not is_bad[i]:
+                    values["loss"][i] = self._model.score_loss(scores, y)[0]
+        return values, is_bad

@@ -94,15 +94,17 @@ class CompiledBackend(BuiltModule, RangeBackend):
         given = read_only(models), every, self._train, *batches, losses, out, every
         self._training.picked(*given, self._room(self._training), low, high)
 
-    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
-        pieces = -(-len(self.data.y_test) // TESTED_AT_ONCE)
-        right, bad = np.zeros((len(models), pieces), np.int64), np.zeros((len(models), pieces), bool)
+    def _scored(self, models: Floats, local: Local) -> tuple[dict[str, Floats], Flags]:
+        samples = len(self.data.y_test)
+        right, losses = (np.empty((len(models), samples), models.dtype) for _ in range(2))
+        bad = np.zeros((len(models), -(-samples // TESTED_AT_ONCE)), bool)
 
-        def count(low: int, high: int) -> None:
-            self._testing.answers(read_only(models), self._test, right, bad, self._room(self._testing), low, high)
+        def test(low: int, high: int) -> None:
+            given = read_only(models), self._test, right, losses, bad
+            self._testing.answers(*given, self._room(self._testing), low, high)
 
-        in_ranges(count, (), right.size, self.threads)
-        return right.sum(axis=1), np.asarray(bad.any(axis=1))
+        in_ranges(test, (), bad.size, self.threads)
+        return {"accuracy": right, "loss": losses}, np.asarray(bad.any(axis=1))
 
     def _room(self, kernels: Kernels) -> Floats:
         """Return the working memory of the calling thread."""

@@ -35,7 +35,7 @@ MODELS_BYTES = 3 << 17
 AT_ONCE = 1 << 23
 """Bytes of test samples that are laid side by side at once."""
 
-_LAID: WeakKeyDictionary[Dataset, tuple[linear_evaluation.Panels, ...]] = WeakKeyDictionary()
+_LAID: WeakKeyDictionary[Dataset, tuple[tuple[linear_evaluation.Panels, Ints], ...]] = WeakKeyDictionary()
 """The test samples of each data set side by side, for all runs on it."""
 _LAYING = Lock()
 
@@ -116,24 +116,29 @@ class LinearBackend(RangeBackend):
         joined, ends = end_to_end(samples)
         return Batches(joined[None], ends)
 
-    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
+    def _scored(self, models: Floats, local: Local) -> tuple[dict[str, Floats], Flags]:
         models = np.ascontiguousarray(models)
-        right, is_bad = np.zeros(len(models), dtype=np.int64), np.zeros(len(models), dtype=bool)
+        is_bad = np.zeros(len(models), dtype=bool)
+        right, losses = (np.empty((len(models), len(self.data.y_test)), models.dtype) for _ in range(2))
         starts = _starts(self.data, models)
         together = max(1, MODELS_BYTES // (models.itemsize * models.shape[1]))
-        for panels in panels_of(self.data):
+        for panels, order in panels_of(self.data):
             for first in range(0, len(models), together):
                 some = slice(first, first + together)
-                counts = np.zeros((len(panels.ranks), len(models[some])), dtype=np.int64)
-                bad = np.zeros(counts.shape, dtype=bool)
-                in_ranges(_count_right, (panels, models[some], starts[some], counts, bad), len(counts), self.threads)
-                right[some] += counts.sum(axis=0)
+                both = [np.empty((len(models[some]), panels.ranks.size), models.dtype) for _ in range(2)]
+                bad = np.zeros((len(panels.ranks), len(models[some])), dtype=bool)
+                given = panels, models[some], starts[some], self._loss.kind, *both, bad
+                in_ranges(_test_samples, given, len(panels.ranks), self.threads)
+                right[some, order], losses[some, order] = (values[:, : len(order)] for values in both)
                 is_bad[some] |= bad.any(axis=0)
-        return right, is_bad
+        return {"accuracy": right, "loss": losses}, is_bad
 
 
-def panels_of(data: Dataset) -> tuple[linear_evaluation.Panels, ...]:
-    """Return all test samples side by side, in a few pieces. They are laid out once for a data set."""
+def panels_of(data: Dataset) -> tuple[tuple[linear_evaluation.Panels, Ints], ...]:
+    """Return all test samples side by side, in a few pieces, each with the numbers of its samples.
+
+    They are laid out once for a data set.
+    """
     with _LAYING:
         if data not in _LAID:
             wide, samples = 2 * lanes.BYTES // np.dtype(data.precision).itemsize, len(data.y_test)
@@ -153,7 +158,7 @@ def _starts(data: Dataset, models: Floats) -> Floats:
     return rounded
 
 
-def _laid(data: Dataset, wide: int, first: int, end: int) -> linear_evaluation.Panels:
+def _laid(data: Dataset, wide: int, first: int, end: int) -> tuple[linear_evaluation.Panels, Ints]:
     """Lay samples `first` to `end` - 1 side by side, sorted so that neighbours are zero in the same features."""
     x, y, panels = data.x_test[first:end], data.y_test[first:end], -(-(end - first) // wide)
     kind, is_seen = np.dtype(data.precision).type, x != 0
@@ -164,9 +169,11 @@ def _laid(data: Dataset, wide: int, first: int, end: int) -> linear_evaluation.P
     is_there = values.any(axis=2)
     starts = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])
     features = np.nonzero(is_there)[1]
-    return linear_evaluation.Panels(values[is_there], features, starts, ranks.reshape(panels, wide), kind(data.scale))
+    side_by_side = ranks.reshape(panels, wide)
+    laid = linear_evaluation.Panels(values[is_there], features, starts, side_by_side, kind(data.scale))
+    return laid, first + order
 
 
-def _count_right(panels: linear_evaluation.Panels, models: Floats, starts: Floats, *rest: Any) -> None:
-    """Call `linear_evaluation.count_right` with new working memory, because several threads count at once."""
-    linear_evaluation.count_right(linear_evaluation.room_for(panels, models, starts), panels, models, starts, *rest)
+def _test_samples(panels: linear_evaluation.Panels, models: Floats, starts: Floats, *rest: Any) -> None:
+    """Call `linear_evaluation.test_samples` with new working memory, because several threads test at once."""
+    linear_evaluation.test_samples(linear_evaluation.room_for(panels, models, starts), panels, models, starts, *rest)

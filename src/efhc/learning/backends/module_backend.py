@@ -229,11 +229,12 @@ class ModuleBackend(BuiltModule):
         self._workers().each(compute, self._parts(batch.samples))
         return losses, after
 
-    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
-        right, is_bad = np.zeros(len(models), np.int64), np.zeros(len(models), bool)
+    def _scored(self, models: Floats, local: Local) -> tuple[dict[str, Floats], Flags]:
+        samples, is_bad = len(self.data.y_test), np.zeros(len(models), bool)
+        values = {name: np.empty((len(models), samples), models.dtype) for name in self.metrics}
 
         @torch.no_grad()
-        def count(part: slice) -> None:
+        def test(part: slice) -> None:
             leaves = self._leaves(models[part])
             for first in range(0, len(self.data.y_test), TESTED_AT_ONCE):
                 several = slice(first, first + TESTED_AT_ONCE)
@@ -241,11 +242,14 @@ class ModuleBackend(BuiltModule):
                 buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
                 with self._quoting():
                     scores = self._scores(self._network(training=False), leaves, buffers, x)
+                    y = self._copied(self.data.y_test[several]).expand(scores.shape[:2])
+                    losses = self._sample_losses(scores, y)
                 is_bad[part] |= ~torch.isfinite(scores.amax(-1)).all(dim=-1).cpu().numpy()  # it is NaN if any is
-                right[part] += (scores.argmax(-1).cpu().numpy() == self.data.y_test[several]).sum(axis=-1)
+                values["accuracy"][part, several] = (scores.argmax(-1) == y).cpu().numpy()
+                values["loss"][part, several] = losses.cpu().numpy()
 
-        self._workers().each(count, self._parts(np.empty((len(models), 1), np.int64)))
-        return right, is_bad
+        self._workers().each(test, self._parts(np.empty((len(models), 1), np.int64)))
+        return values, is_bad
 
     def _workers(self) -> Workers:
         """The worker threads of the calling thread: runs that share a backend do not wait for one another."""
@@ -275,10 +279,17 @@ class ModuleBackend(BuiltModule):
     def _losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Each device's mean loss."""
         if self._loss_is_built_in:
-            loss: Any = self._loss
-            each: torch.Tensor = loss(scores.flatten(0, 1), y.flatten(), reduction="none")
-            return each.view(y.shape).mean(dim=1)
+            return self._sample_losses(scores, y).mean(dim=1)
         return torch.stack([self._loss(of_device, labels) for of_device, labels in zip(scores, y, strict=True)])
+
+    def _sample_losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Each device's loss on each sample; of a loss of the user's own, that of a batch of one."""
+        loss: Any = self._loss
+        if self._loss_is_built_in:
+            each: torch.Tensor = loss(scores.flatten(0, 1), y.flatten(), reduction="none")
+            return each.view(y.shape)
+        return torch.stack([torch.stack([loss(*one) for one in zip(of.split(1), labels.split(1), strict=True)])
+                            for of, labels in zip(scores, y, strict=True)])  # fmt: skip
 
 
 def shared_copy(module: nn.Module) -> nn.Module:

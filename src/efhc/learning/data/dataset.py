@@ -29,6 +29,10 @@ LARGEST = 1e150
 ROWS_AT_ONCE = 4096
 """Rows that are converted to float64 at a time."""
 
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+GROUPS = ("groups", "test_groups")
+"""The arrays of a data set: those that every one has, and those that some have."""
+
 VARYING = "inputs that vary, or standardize = false"
 
 Numbers = NDArray[Any]
@@ -77,6 +81,8 @@ class Dataset:
     """The SHA-256 of every file that the data set was read from, by file name."""
     groups: Ints | None = None
     """The group of each training sample (its writer, user, hospital, ...), numbered from 0. Default: unknown."""
+    test_groups: Ints | None = None
+    """The group of each test sample, numbered as `groups`. Default: unknown."""
     class_names: tuple[str, ...] = ()
     """The names of the labels. Named classes count even if no sample has their label. Default: unknown."""
     feature_names: tuple[str, ...] = ()
@@ -90,7 +96,7 @@ class Dataset:
     """Models see scale * x + shift."""
 
     def __post_init__(self) -> None:
-        for name in ("x_train", "y_train", "x_test", "y_test", "groups"):
+        for name in (*ARRAYS, *GROUPS):
             given = getattr(self, name)
             if given is not None and not isinstance(given, np.ndarray):
                 try:
@@ -131,12 +137,12 @@ class Dataset:
         count = min(samples, len(self.y_test))
         rows = np.arange(count) * len(self.y_test) // count
         names = self.label_names  # the classes stay as they are, whichever of them are tested
-        return replace(self, x_test=self.x_test[rows], y_test=self.y_test[rows], class_names=names)
+        groups = None if self.test_groups is None else self.test_groups[rows]
+        return replace(self, x_test=self.x_test[rows], y_test=self.y_test[rows], test_groups=groups, class_names=names)
 
     def read_only(self) -> Dataset:
         """Return the same data set, for code that must not write to it."""
-        names = ("x_train", "y_train", "x_test", "y_test", "groups")
-        arrays = {name: array for name in names if (array := getattr(self, name)) is not None}
+        arrays = {name: array for name in (*ARRAYS, *GROUPS) if (array := getattr(self, name)) is not None}
         return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
     def with_validation(self, share: float) -> Dataset:
@@ -160,6 +166,7 @@ class Dataset:
             x_test=self.x_train[chosen],
             y_test=self.y_train[chosen],
             groups=None if self.groups is None else self.groups[~chosen],
+            test_groups=None if self.groups is None else self.groups[chosen],
             class_names=self.label_names,  # the classes stay as they are, whichever of them are left
         )
 
@@ -194,14 +201,20 @@ class Dataset:
             self._checked_labels(name, getattr(self, name), len(x))
             for name, x in (("y_train", x_train), ("y_test", x_test))
         )
-        groups = None if self.groups is None else self._checked_labels("groups", self.groups, len(x_train))
+        groups, test_groups = (
+            None if given is None else self._checked_labels(name, given, len(x))
+            for name, given, x in zip(GROUPS, (self.groups, self.test_groups), (x_train, x_test), strict=True)
+        )
         shape = self.shape or x_train.shape[1:]
         x_train, x_test = x_train.reshape(len(x_train), -1), x_test.reshape(len(x_test), -1)
         is_measured = standardize is not False and not isinstance(standardize, dict)
         if is_measured and (largest := max(float(x_train.max()), -float(x_train.min()))) > LARGEST:
             given = f"values up to {largest:g}, too large to be scaled"
             raise InputError("x_train", given, f"none beyond {LARGEST:g}, or standardize = false")
-        checked = replace(self, y_train=y_train, y_test=y_test, groups=groups, shape=shape, precision=precision)
+        checked = replace(
+            self, y_train=y_train, y_test=y_test, groups=groups, test_groups=test_groups, shape=shape,
+            precision=precision,
+        )  # fmt: skip
         if by_feature:
             offset, unit_of_feature = _ranges(x_train) if standardize == "minmax" else _moments_by_feature(x_train)
             scaled_by_feature = (_scaled(x, offset, unit_of_feature, precision) for x in (x_train, x_test))
@@ -318,9 +331,6 @@ def _scaled(x: Numbers, offset: Floats, unit: Floats, precision: str) -> Floats:
 # Data of your own in an .npz file
 
 
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-
-
 def npz_content(data: Dataset) -> bytes | None:
     """Return the content of an .npz file from which `NpzFile` loads the same numbers, without the names of classes.
 
@@ -329,8 +339,7 @@ def npz_content(data: Dataset) -> bytes | None:
     if len(data.class_names) > max(data.y_train.max(), data.y_test.max()) + 1:
         return None
     arrays = {name: getattr(data, name) for name in ARRAYS}
-    if data.groups is not None:
-        arrays["groups"] = data.groups
+    arrays |= {name: array for name in GROUPS if (array := getattr(data, name)) is not None}
     if (data.scale, data.shift) != (1.0, 0.0):
         arrays |= {name: data.inputs(arrays[name]) for name in ("x_train", "x_test")}
     if data.shape:
@@ -343,7 +352,8 @@ def npz_content(data: Dataset) -> bytes | None:
 class NpzFile(DataPolicy):
     """Your arrays x_train, y_train, x_test, y_test: one sample (of any shape) per row, labels from 0.
 
-    An optional array `groups` (or `writers`) holds the group of each training sample, from 0.
+    An optional array `groups` (or `writers`) holds the group of each training sample, from 0, and `test_groups` that of
+    each test sample.
     """
 
     kind: Literal["npz"] = "npz"
@@ -361,4 +371,5 @@ class NpzFile(DataPolicy):
         x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
         groups, checksum = file.get("groups", file.get("writers")), {self.path.name: sha256(content)}
         data = Dataset(x_train, y_train, x_test, y_test, self.path.stem, sha256=checksum, groups=groups)
+        data = replace(data, test_groups=file.get("test_groups"))
         return data.prepared(self.standardize, precision)

@@ -66,7 +66,7 @@ class HuggingFace(LabelledColumns):
         test = self.test or (TEST if has_test else None)
         table = self._table(splits[self.train], self.train, origin)
         data = self._samples(table, None if test is None else self._table(splits[test], test, origin))
-        groups = [] if data.groups is None else [data.groups]
+        groups = [] if data.groups is None else [data.groups]  # those of the test samples follow from the test table
         arrays = [data.x_train, data.y_train, data.x_test, data.y_test, *groups]
         checksum = sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
         name = self.name or (self.path.name if self.path else "")

@@ -16,6 +16,7 @@ import string
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -75,10 +76,11 @@ class LeafData(StoredData):
             for part in (train, test)
         )
         y_train, y_test = (np.concatenate([user.y for user in part]) for part in (train, test))
-        _, numbers = np.unique([user.name for user in train], return_inverse=True)
-        groups = np.repeat(numbers, [len(user.y) for user in train])
-        shape = self.sample_shape()
-        return Dataset(x_train, y_train, x_test, y_test, shape=shape, groups=groups, class_names=self.names)
+        _, numbers = np.unique([user.name for user in train + test], return_inverse=True)
+        of_users = np.repeat(numbers, [len(user.y) for user in train + test])
+        groups, test_groups = np.split(of_users, [len(y_train)])
+        data = Dataset(x_train, y_train, x_test, y_test, shape=self.sample_shape(), class_names=self.names)
+        return replace(data, groups=groups, test_groups=test_groups)
 
     def _users(self, content: bytes, origin: str) -> Iterator[User]:
         """Yield the samples of every user who has any."""

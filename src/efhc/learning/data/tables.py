@@ -179,15 +179,27 @@ class LabelledColumns(DataPolicy):
         if (unknown := rows[y_test < 0]).size:
             given = f"{short(labels[unknown[0]])} {tested.place(int(unknown[0]), self.label)}"
             raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
-        groups = None if self.group is None else np.unique(table.names(self.group, "group")[0], return_inverse=True)[1]
+        groups, test_groups = self._groups(table, test, is_test)
         used = {*self._uses, *columns}
         return Dataset(
             *(x[~is_test], y[~is_test], x_test, y_test),
-            groups=None if groups is None else groups[~is_test],
+            groups=groups,
+            test_groups=test_groups,
             class_names=tuple(classes),
             feature_names=tuple(columns),
             unused=tuple(name for name in table.header if name not in used),
         )
+
+    def _groups(self, table: Table, test: Table | None, is_test: NDArray[np.bool_]) -> tuple[Ints | None, Ints | None]:
+        """Return the groups of the training and of the test samples, numbered alike; None where they are not known."""
+        if self.group is None:
+            return None, None
+        names = table.names(self.group, "group")[0]
+        known = test is None or self.group in test.columns
+        others = test.names(self.group, "group")[0] if test is not None and known else names[is_test]
+        numbers = np.unique(np.concatenate([names[~is_test], others]), return_inverse=True)[1]
+        groups, test_groups = np.split(numbers, [np.count_nonzero(~is_test)])
+        return groups, test_groups if known else None
 
     def _chosen(self, labels: np.ndarray) -> NDArray[np.bool_]:
         """Choose the test samples by their share; return a flag per sample."""

@@ -1,0 +1,155 @@
+"""The measures of a run, which say how good the models are: columns of metrics.parquet or timeline.parquet.
+
+A metric X (accuracy, loss, or one of the user's own) has a value for each model and test sample. Of these come
+
+    X                      each device's model on the global test set: the mean over devices
+    X_min, X_max, X_std    the extremes and the standard deviation over devices
+    X_p10 or X_p90         the value that one tenth of the devices is worse than (p90 if smaller is better)
+    own_X, own_X_min, ...  the same, with each device on its own distribution (`learning.own_distribution`)
+    mean_model_X           the mean of all models, on the global test set
+    mean_model_own_X       the same, on the devices' own distributions: the mean over devices
+
+The name of a column is the word that chooses a measure, wherever one can be chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+import polars as pl
+
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import InputError
+
+Better = Literal["higher", "lower"]
+Metrics = Mapping[str, Better]
+"""The metrics of a run by name, and whether higher or lower values are better."""
+CLASSIFICATION: Metrics = {"accuracy": "higher", "loss": "lower"}
+DECILE: Mapping[Better, str] = {"higher": "p10", "lower": "p90"}
+OWN, MEAN_MODEL = "own_", "mean_model_"
+WORDS = {
+    "min": "smallest of all devices", "max": "largest of all devices", "std": "standard deviation over devices",
+    "p10": "a tenth of the devices is below", "p90": "a tenth of the devices is above",
+}  # fmt: skip
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column of measures, and what it says."""
+
+    name: str
+    """The name of the column, such as "own_accuracy_min"."""
+    metric: str
+    is_own: bool
+    """Whether each device is tested on its own distribution."""
+    of_mean_model: bool
+    statistic: str
+    """"mean", "min", "max", "std", "p10" or "p90", over devices."""
+    better: Better
+
+    @property
+    def label(self) -> str:
+        """The measure in words, for axes and tables: "accuracy on own data, smallest of all devices"."""
+        where = " on own data" if self.is_own else ""
+        of = " of the mean model" if self.of_mean_model else ""
+        return self.metric + of + where + (f", {WORDS[self.statistic]}" if self.statistic != "mean" else "")
+
+
+def measures_of(metrics: Metrics) -> dict[str, Measure]:
+    """Return the measures of these metrics by name, in the order of their columns."""
+    found: dict[str, Measure] = {}
+    for metric, better in metrics.items():
+        for prefix in ("", OWN):
+            for statistic in ("mean", "min", "max", DECILE[better], "std"):
+                name = prefix + metric + ("" if statistic == "mean" else f"_{statistic}")
+                spread: Better = "lower" if statistic == "std" else better
+                found[name] = Measure(name, metric, bool(prefix), False, statistic, spread)
+        for prefix in (MEAN_MODEL, MEAN_MODEL + OWN):
+            found[prefix + metric] = Measure(prefix + metric, metric, prefix != MEAN_MODEL, True, "mean", better)
+    return found
+
+
+def metrics_in(columns: Collection[str]) -> dict[str, Better]:
+    """Return the metrics that a table with these columns has. Tables of efhc 0.2 have accuracy alone."""
+    found: dict[str, Better] = {"accuracy": "higher"} if "accuracy" in columns else {}
+    for column in columns:
+        for better, decile in DECILE.items():
+            metric = column.removesuffix(f"_{decile}")
+            if metric != column and not metric.startswith(OWN) and metric in columns:
+                found[metric] = better
+    return found
+
+
+def measure_in(name: str, columns: Collection[str], field: str = "measure") -> Measure:
+    """Return the measure of that name in a table with these columns. Raises `InputError` if it has none."""
+    known = {one: measure for one, measure in measures_of(metrics_in(columns)).items() if one in columns}
+    if name not in known:
+        raise InputError(field, name, ", ".join(known))
+    return known[name]
+
+
+def evaluated(table: Frame) -> Frame:
+    """Return the rows of metrics or a timeline after which models were evaluated."""
+    columns = table.collect_schema().names()
+    means = [column for metric in metrics_in(columns) if (column := metric) in columns]
+    return table.filter(pl.any_horizontal(pl.col(means).is_not_null()))
+
+
+# Evaluations
+
+
+class Scores(NamedTuple):
+    """One metric of all models."""
+
+    every: Floats
+    """Each device's model on the global test set, (m,)."""
+    own: Floats
+    """Each device's model on its own distribution, (m,); NaN where that is not known."""
+    mean_model: float
+    mean_model_own: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good the models of one moment are."""
+
+    metrics: Metrics
+    scores: Mapping[str, Scores]
+    """By metric."""
+    devices: Ints
+    """The numbers of the devices, (m,)."""
+
+    def of_all(self, metric: str, count: int, *, own: bool = False) -> list[float] | None:
+        """Return a metric of `count` devices, NaN for those that are not here; None if the run has no such metric."""
+        if metric not in self.scores:
+            return None
+        found = np.full(count, np.nan)
+        found[self.devices] = self.scores[metric].own if own else self.scores[metric].every
+        return found.tolist()
+
+    @property
+    def columns(self) -> dict[str, float | None]:
+        """The measures by name. None: not known, or not finite."""
+        found: dict[str, float] = {}
+        for metric, scores in self.scores.items():
+            for prefix, values in (("", scores.every), (OWN, scores.own)):
+                decile = DECILE[self.metrics[metric]]
+                name = prefix + metric
+                statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
+                suffixes = "", "_min", "_max", f"_{decile}", "_std"
+                found |= {name + suffix: value for suffix, value in zip(suffixes, statistics, strict=True)}
+            found[MEAN_MODEL + metric] = scores.mean_model
+            found[MEAN_MODEL + OWN + metric] = scores.mean_model_own
+        return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
+
+
+def _decile(values: Floats, which: str) -> float:
+    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default."""
+    ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
