@@ -28,6 +28,8 @@ from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
+from efhc.learning.measures import evaluated, metrics_in
+from efhc.report.figure_data import RUN
 from efhc.report.views import State
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from efhc.report.figures import Picture
     from efhc.report.summary import SummaryWords
+    from efhc.report.tables import ComparisonTable, SettingRuns
 
 T = TypeVar("T")
 _STRATEGY_NAME: TypeAdapter[str] = TypeAdapter(StrategyName)
@@ -273,6 +276,88 @@ class Result:
         if not all(0 < one < np.inf for one in shares):
             raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
         return accuracy_at_shares(curves, shares, of)
+
+    def table(
+        self,
+        measure: str | Sequence[str] | None = None,
+        budget: float | Sequence[float] | None = None,
+        of: str = "ZT",
+    ) -> ComparisonTable:
+        """Return a table for a paper: a row per strategy, a column per measure and budget, mean ± interval over seeds.
+
+        `measure` names one or several measures, such as "own_accuracy_min". Default: `measure` of the experiment at the
+        end and, of event-driven runs with a target accuracy, "seconds_to_target" and "bytes_to_target". `budget` is one
+        or several shares of the total transmission time of the strategy `of`. Default: the end of the runs. The table
+        has `latex()`, `markdown()`, `csv()`, `frame` and `save("table.tex")`; its notes say what the numbers are, and
+        which runs have no result.
+        """
+        return self.compared({self.experiment.name: self}, measure, budget, of)
+
+    @staticmethod
+    def compared(
+        results: Mapping[str, Result],
+        measure: str | Sequence[str] | None = None,
+        budget: float | Sequence[float] | None = None,
+        of: str = "ZT",
+    ) -> ComparisonTable:
+        """Return the `table` of several results, which are named: a group of columns for each."""
+        from efhc.report.tables import comparison_table
+        from efhc.report.timelines import TO_TARGET
+
+        settings = [one.setting_runs(name) for name, one in results.items()]
+        if measure is None:
+            first = next(iter(results.values()))
+            chosen = [first.measure, *(TO_TARGET if first.target_accuracy is not None else ())]
+        else:
+            chosen = [measure] if isinstance(measure, str) else list(measure)
+        budgets = [None] if budget is None else [float(one) for one in np.atleast_1d(budget)]
+        return comparison_table(settings, chosen, budgets, of)
+
+    @property
+    def measure(self) -> str:
+        """The measure that tables and figures show by default."""
+        metrics = list(metrics_in(self._curve.columns))
+        return getattr(self.experiment, "measure", None) or (metrics[0] if metrics else "accuracy")
+
+    def setting_runs(self, title: str) -> SettingRuns:
+        """Return the evaluations of the runs that are done, and which are not, as `comparison_table` takes them."""
+        from efhc.report.tables import SettingRuns, phases
+        from efhc.report.timelines import nobody_left
+
+        experiment, curve = self.experiment, self._curve
+        lost = {
+            pair: self.failed.get(pair, state) if state == "failed" else state
+            for pair, state in self.states.items()
+            if state != "done"
+        }
+        is_timed = tables_of(experiment) is EVENT_DRIVEN
+        if is_timed:
+            gone = {(name, seed) for name, seeds in nobody_left(curve).items() for seed in seeds}
+            lost |= dict.fromkeys(sorted(gone - set(lost)), "no device is there at the end")
+        pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=["strategy", "seed"], orient="row")
+        whole = curve.join(pairs.cast({"seed": curve.schema["seed"]}), on=RUN, how="semi", maintain_order="left")
+        curves = evaluated(whole)
+        return SettingRuns(
+            title,
+            curves,
+            {pair: lost[pair] for pair in self.states if pair in lost},
+            experiment.devices,
+            self._tested_on,
+            list(dict.fromkeys(name for name, _ in self.states)),
+            {} if is_timed else phases(whole, curves),
+            self.target_accuracy,
+        )
+
+    @property
+    def _tested_on(self) -> str:
+        """The samples that measures are taken on, in words."""
+        kind = "test" if self.experiment.validation is None else "validation"
+        if (samples := self.experiment.test_samples) is None:
+            try:
+                samples = len(Runs().inputs(self.experiment).data.y_test)
+            except (EfhcError, OSError):  # the data need not be there any more
+                return f"all {kind} samples"
+        return f"{samples:,} {kind} samples"
 
     def frontier(self, path: Path | str | None = None, leaders: Sequence[str] = ()) -> Picture:
         """Draw accuracy against the share of ZT's total transmission time that was spent; write it to `path` if given.
