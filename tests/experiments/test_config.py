@@ -109,6 +109,7 @@ def test_an_empty_file_is_the_default_and_says_everything(tmp_path):
         "test_samples",
         "validation",
         "keep_models_every",
+        "measure",
     }  # None
 
 
@@ -222,6 +223,7 @@ def test_the_config_shows_settings_without_a_value_as_comments():
     assert tomllib.loads(text) == tomllib.loads(to_toml(experiment))
     lines = text.splitlines()
     for name in ("test_samples", "validation", "keep_models_every", "threshold_decay", "probability"):
+        ("measure",)
         assert f"# {name} = (none)" in lines
     assert lines.index("# probability = (none)") > lines.index("[strategies.RG]")
 
