@@ -258,6 +258,7 @@ def simulate(
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,
     strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "periodic", "composed", "choco", "sparq", "d2", "one-way", "entrywise", "paced", "matcha", "central", "dsgt", "beer", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
     driver: DriverPolicy | str | Mapping[str, Any] | Literal["lockstep", "event-driven"] = ...,
+    measure: str | None = ...,
     log: Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen | Sequence[Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen] = ...,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
@@ -336,6 +337,8 @@ def simulate(
         The strategies to compare, by the name that figures and tables show.
     driver
         Whether devices step together, or on their own clocks.
+    measure
+        The measure that tables, figures, tunings and claims go by: "accuracy" on the global test set, "own_accuracy" on each device's own distribution, "loss", "accuracy_min", ... It does not determine results. Default: "accuracy", or the first metric of an objective without it.
     log
         Trackers that get the runs while they are made. It does not determine results.
 

@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats, Ints
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, did_you_mean
 
 Better = Literal["higher", "lower"]
 Metrics = Mapping[str, Better]
@@ -84,12 +84,36 @@ def metrics_in(columns: Collection[str]) -> dict[str, Better]:
     return found
 
 
-def measure_in(name: str, columns: Collection[str], field: str = "measure") -> Measure:
-    """Return the measure of that name in a table with these columns. Raises `InputError` if it has none."""
-    known = {one: measure for one, measure in measures_of(metrics_in(columns)).items() if one in columns}
+def measure_in(name: str | None, columns: Collection[str], field: str = "measure") -> Measure:
+    """Return the measure of that name in a table with these columns. Raises `InputError` if it has none.
+
+    Default: accuracy, or the first metric of a table without it.
+    """
+    metrics = metrics_in(columns)
+    known = {one: measure for one, measure in measures_of(metrics).items() if one in columns}
+    name = name or next(iter(known), "none")
     if name not in known:
-        raise InputError(field, name, ", ".join(known))
+        raise InputError(field, f"'{name}'{did_you_mean(name, known)}", ", ".join(known) or "a table with measures")
     return known[name]
+
+
+def measure_of(table: pl.DataFrame, name: str | None = None, field: str = "measure") -> Measure:
+    """Return the measure of that name, of which every seed in the table has values. Raises `InputError` otherwise.
+
+    Default: accuracy, or the first metric that has values. A table without values has every measure.
+    """
+    columns = [one for one in measures_of(metrics_in(table.columns)) if one in table.columns]
+    values = table.group_by("seed") if "seed" in table.columns else table.group_by(pl.lit(0, pl.Int64).alias("seed"))
+    counts = values.agg(pl.col(columns).count())
+    some = [one for one in columns if counts[one].sum()] or columns
+    measure = measure_in(name, columns if name in columns else some, field)
+    without = counts.filter(pl.col(measure.name) == 0, pl.col(measure.metric) > 0)["seed"].sort().to_list()
+    if without or measure.name not in some:
+        reason = "was not recorded"
+        if measure.is_own:
+            reason = f"is not known: with seed {without[0]}, a device holds only labels or groups without test samples"
+        raise InputError(field, measure.name, ", ".join(some), f"{measure.label} {reason}. Use {', '.join(some)}.")
+    return measure
 
 
 def evaluated(table: Frame) -> Frame:

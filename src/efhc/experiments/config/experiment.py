@@ -95,6 +95,10 @@ class Experiment(Policy):
     """The strategies to compare, by the name that figures and tables show."""
     driver: AnyDriver = LockstepDriver()
     """Whether devices step together, or on their own clocks."""
+    measure: str | None = Field(default=None, min_length=1)
+    """The measure that tables, figures, tunings and claims go by: "accuracy" on the global test set, "own_accuracy" on
+    each device's own distribution, "loss", "accuracy_min", ... It does not determine results. Default: "accuracy", or
+    the first metric of an objective without it."""
     log: tuple[AnyTracker, ...] = Field(default=(), strict=False)
     """Trackers that get the runs while they are made. It does not determine results."""
 

@@ -257,8 +257,8 @@ def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: b
 
 IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
 """What a config means that lacks a setting, because it was written before there was one."""
-LOG = "log"
-"""The setting that does not determine results, and is no part of the key of a run."""
+LOG, MEASURE = "log", "measure"
+"""Settings that do not determine results, and are no part of the key of a run."""
 NAME = "name"
 """The name of an experiment does not determine results either; in keys of runs it is always the same."""
 
@@ -290,13 +290,13 @@ def removed_setting(table: Mapping[str, Any], name: str = "") -> str | None:
 
 def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return what determines results, as it was written before there was a setting that it does not use."""
-    return {key: value for key, value in tables.items() if key != LOG and IMPLIED.get(key) != value}
+    return {key: value for key, value in tables.items() if key not in (LOG, MEASURE) and IMPLIED.get(key) != value}
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Return the first key at which the results of two configs may differ, with its value in each; None if none may."""
     a, b = (
-        dict(flat_settings(IMPLIED | {key: one[key] for key in one if key not in (LOG, NAME)}))
+        dict(flat_settings(IMPLIED | {key: one[key] for key in one if key not in (LOG, MEASURE, NAME)}))
         for one in (before, after)
     )
     return next(((key, a.get(key), b.get(key)) for key in [*a, *b] if a.get(key) != b.get(key)), None)

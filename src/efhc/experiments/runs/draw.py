@@ -23,6 +23,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
+from efhc.learning.measures import measure_in, measures_of
 from efhc.network.topologies import CheckedGraphs, DrawnTopology, GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -152,6 +153,16 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
             raise changing_graph(form, 1, name)
 
 
+def check_measure(experiment: Experiment, scenario: Scenario) -> None:
+    """Raise `InputError` unless the scenario can give the measure that the experiment names."""
+    if experiment.measure is None:
+        return
+    learner = scenario.learner
+    measure = measure_in(experiment.measure, measures_of(learner.backend.metrics))
+    if measure.is_own and (learner.own.coverage == 0).any():
+        raise InputError("measure", measure.name, measure.metric, f"{learner.own.problem()}. Use {measure.metric}.")
+
+
 class Scenarios:
     """The scenarios of the runs of an experiment: those with one seed share one, which is drawn once."""
 
@@ -172,6 +183,7 @@ class Scenarios:
             if run.seed not in self._drawn:
                 scenario = draw_scenario(run.whole, run.data, run.seed, threads)
                 check_strategies(run.whole, scenario)
+                check_measure(run.whole, scenario)
                 self._drawn[run.seed] = scenario
                 graph = scenario.network.graph(0)
                 drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false

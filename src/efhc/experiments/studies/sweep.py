@@ -34,6 +34,7 @@ from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     LOG,
+    MEASURE,
     SWEEP,
     build_experiment,
     flat_settings,
@@ -124,8 +125,8 @@ def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
             raise InputError(
                 "sweep.seeds", "", "", "seeds cannot be swept, because every point runs with all of `seeds`."
             )
-        if LOG in choices:
-            raise InputError(f"sweep.{LOG}", choices[LOG], f"other keys; `{LOG}` does not change results")
+        for name in {LOG, MEASURE} & set(choices):
+            raise InputError(f"sweep.{name}", choices[name], f"other keys; `{name}` does not change results")
         for point in itertools.product(*choices.values()):
             yield dict(zip(choices, point, strict=True))
 
