@@ -19,7 +19,7 @@ import polars as pl
 
 from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
-from efhc.learning.measures import Better, Measure, measures_of, metrics_in
+from efhc.learning.measures import Better, Measure, measure_of, measures_of, metrics_in
 from efhc.report.claims.intervals import FEWEST_SEEDS, bounds, interval
 from efhc.report.claims.leads import accuracy_at_shares
 from efhc.report.figure_data import RUN
@@ -154,6 +154,15 @@ class ComparisonTable:
         varying = [place for place in range(3) if len({level[place] for level in levels}) > 1]
         return [tuple(level[place] for place in varying or [1]) for level in levels]
 
+    def parts(self, most_columns: int) -> Iterator[ComparisonTable]:
+        """Yield a table per setting, or several if it has more columns."""
+        for _, same in groupby(self.columns, key=lambda one: one.setting):
+            columns = list(same)
+            budgets = len({one.budget for one in columns})
+            step = max(1, most_columns // budgets) * budgets
+            for start in range(0, len(columns), step):
+                yield ComparisonTable(columns[start : start + step], self.strategies, self.notes)
+
     @property
     def frame(self) -> pl.DataFrame:
         """The numbers as they are: a row per strategy and column, with the ends of each interval.
@@ -261,7 +270,8 @@ def cell_words(cell: Cell, digits: int) -> str:
 _IN_LATEX = {"†": r"\dagger", "‡": r"\ddagger"}
 _LATEX = {character: rf"\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "\n": " ", '"': "''", "|": r"\textbar{}",
+    ">": r"\textgreater{}", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "|": r"\textbar{}",
+    '"': "''", "\n": " ",
 }  # fmt: skip
 _MARKDOWN = {character: f"\\{character}" for character in "\\|*_`<[]"} | {"\n": " "}
 
@@ -295,6 +305,8 @@ def comparison_table(
 
 def _check(setting: SettingRuns, measures: Iterable[str], budgets: Iterable[float | None], of: str) -> None:
     for name in measures:
+        if name not in TARGET_LABELS and len(setting.curves):
+            measure_of(setting.curves, name)
         if name not in setting.recorded:
             allowed = ", ".join(setting.recorded) or "none: no run has been evaluated"
             raise InputError("measure", name, allowed, f"{setting.title} has no {name}. Recorded: {allowed}.")
@@ -356,7 +368,7 @@ def _is_close(one: Mapping[int, float], best: Mapping[int, float]) -> bool:
 
 def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) -> Iterator[str]:
     cells = [cell for column in columns for cell in column.cells.values()]
-    counts = sorted({cell.seeds for cell in cells if cell.seeds})
+    counts = sorted({cell.seeds for cell in cells if cell.seeds and not cell.words})
     if not counts:
         yield "No run has a result."
         return

@@ -28,7 +28,7 @@ from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
-from efhc.learning.measures import evaluated, metrics_in
+from efhc.learning.measures import evaluated, measure_of
 from efhc.report.figure_data import RUN
 from efhc.report.views import State
 
@@ -304,7 +304,10 @@ class Result:
         from efhc.report.tables import comparison_table
         from efhc.report.timelines import TO_TARGET
 
-        settings = [one.setting_runs(name) for name, one in results.items()]
+        parts = [name.partition(", ") for name in results]
+        are_alike = len({first for first, _, _ in parts}) == 1 and all(rest for _, _, rest in parts)
+        titles = [rest for _, _, rest in parts] if are_alike else list(results)
+        settings = [one.setting_runs(title) for title, one in zip(titles, results.values(), strict=True)]
         if measure is None:
             first = next(iter(results.values()))
             chosen = [first.measure, *(TO_TARGET if first.target_accuracy is not None else ())]
@@ -316,8 +319,7 @@ class Result:
     @property
     def measure(self) -> str:
         """The measure that tables and figures show by default."""
-        metrics = list(metrics_in(self._curve.columns))
-        return getattr(self.experiment, "measure", None) or (metrics[0] if metrics else "accuracy")
+        return measure_of(self._curve, self.experiment.measure).name
 
     def setting_runs(self, title: str) -> SettingRuns:
         """Return the evaluations of the runs that are done, and which are not, as `comparison_table` takes them."""
