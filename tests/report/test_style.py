@@ -39,6 +39,8 @@ def test_the_title_says_what_was_run():
     assert run_title(efhc.Experiment(name="first try")) == "first try: digits, svm, 10 devices, 3 seeds"
 
 
-def test_a_plot_of_a_result_has_that_title():
+def test_a_plot_of_a_result_has_no_title_and_says_that_to_those_who_do_not_see_it():
     result = efhc.simulate(iterations=4, seeds=(0,))
-    assert result.plot().get_suptitle() == run_title(result.experiment)
+    figure = result.plot()
+    assert figure.get_suptitle() == ""
+    assert figure.words == run_title(result.experiment)

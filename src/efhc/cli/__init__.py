@@ -31,7 +31,16 @@ app = typer.Typer(
 # The list of commands shows the first sentence of each docstring, of at most 65 characters.
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(running.demo, running.new, running.run, studies.reproduce, studies.sweep, studies.tune),
-    *(papers.table, watching.watch, watching.report, launch.launch, predicting.predict, node.status, checking.doctor),
+    *(
+        papers.table,
+        papers.figure,
+        watching.watch,
+        watching.report,
+        launch.launch,
+        predicting.predict,
+        node.status,
+        checking.doctor,
+    ),
 )
 TAKE_SETTINGS = {running.run, launch.launch, studies.sweep, studies.tune}
 for command in COMMANDS:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from efhc.base.errors import InputError
-from efhc.cli.terminal import argument, console, option, plain, print_table
+from efhc.cli.terminal import argument, console, option, plain, print_table, require_figure
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.result import Result
@@ -28,7 +28,8 @@ def table(
     directories: Directories,
     measure: Measures = None,
     budget: Annotated[
-        str | None, option("SHARES", "Shares of ZT's transmission time, such as 0.02,0.1. Default: the end of the runs.")
+        str | None,
+        option("SHARES", "Shares of ZT's transmission time, such as 0.02,0.1. Default: the end of the runs."),
     ] = None,
     of: Of = "ZT",
     out: Annotated[
@@ -78,3 +79,49 @@ def numbers(field: str, text: str) -> list[float]:
         return [float(one) for one in text.split(",")]
     except ValueError:
         raise InputError(field, f"'{text}'", "numbers with commas between them, such as 0.02,0.1") from None
+
+
+def figure(
+    directory: Annotated[Path, argument("DIR", "The folder of a finished experiment or study.")],
+    measure: Annotated[
+        str | None, option("NAME", "What is drawn, such as own_accuracy. Default: the experiment's `measure`.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        option(
+            "AXIS",
+            "Draw one panel: against iterations, transmission_time, budget (shares of ZT's transmission time); of "
+            "event-driven runs: seconds, bytes. Default: four panels.",
+        ),
+    ] = None,
+    width: Annotated[str, option("WIDTH", "column: 3.3 inches; page: 7 inches. Print it as it is.")] = "column",
+    leader: Annotated[
+        list[str] | None, option("NAME", "With --against budget: a strategy to draw in front. May be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, option("FILE", "A .pdf, .png or .svg file. Default: DIR/figures/WIDTH-AXIS.pdf.")
+    ] = None,
+) -> None:
+    """Draw a figure for a paper, as wide as a column or a page.
+
+    Lines are told apart by colour, dashes and marks, so that a print without colour can be read; the legend says what
+    bands are.
+    """
+    from efhc.report.figures import WIDTHS, save_figure
+
+    if width not in WIDTHS:
+        raise InputError("--width", f"'{width}'", " or ".join(WIDTHS))
+    file = out or directory / "figures" / f"{width}{f'-{against}' if against else ''}.pdf"
+    require_figure(file)
+    results = results_in([directory])
+    if len(results) > 1:
+        names = "; ".join(list(results)[:MOST_COLUMNS])
+        how = f"in Python: efhc.Result.load({str(directory)!r})[NAME].plot(...), of {names}, .."
+        raise InputError("DIR", directory, "one experiment", f"{directory} has {len(results)} experiments; {how}")
+    (result,) = results.values()
+    if against == "budget":
+        result.frontier(file, leader or (), measure, width=width)  # type: ignore[arg-type]
+    else:
+        drawn = result.plot(measure=measure, width=width, against=against)  # type: ignore[arg-type]
+        save_figure(drawn, file)
+    print(f"Figure: {plain(file)}")

@@ -368,10 +368,7 @@ def _is_close(one: Mapping[int, float], best: Mapping[int, float]) -> bool:
 
 def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) -> Iterator[str]:
     cells = [cell for column in columns for cell in column.cells.values()]
-    counts = sorted({cell.seeds for cell in cells if cell.seeds and not cell.words})
-    if not counts:
-        yield "No run has a result."
-        return
+    counts = sorted({cell.seeds for cell in cells if cell.seeds and not cell.words} or {cell.seeds for cell in cells})
     many = f"{_range(counts)} seed{'s' if counts[-1] > 1 else ''}"
     parts = {place: sorted({level[place] for level in _levels(columns)}) for place in range(3)}
     what = ": ".join(parts[place][0] for place in (0, 1) if len(parts[place]) == 1)
@@ -381,7 +378,10 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
         spread = f"the range from the lowest to the highest seed (fewer than {FEWEST_SEEDS} have no 95 % interval)"
     elif counts[0] < FEWEST_SEEDS:
         spread += f", below {FEWEST_SEEDS} seeds of the range"
-    yield f"Mean ± half the width of {spread} over {many}." if counts[-1] > 1 else "One seed, so there is no interval."
+    if counts[-1] > 1:
+        yield f"Mean ± half the width of {spread} over {many}."
+    else:
+        yield "One seed, so there is no interval." if counts[-1] else "No run has a value."
     unit = "virtual seconds" if settings[0].is_timed else "iterations"
     budgets = sorted({column.budget for column in columns if column.budget is not None})
     if budgets:
@@ -393,19 +393,7 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
     if after := _after(columns, None):
         yield f"The end: {after} {unit}."
     yield f"{_each(f'{one.devices:,} devices' for one in settings)}, {_each(one.tested_on for one in settings)}."
-    if any(cell.is_best for cell in cells):
-        yield "Bold: the best mean of a column."
-    if any(cell.is_close for cell in cells):
-        yield (
-            "†: not distinguishable from the best, because the 95 % interval of the difference, seed by seed, contains "
-            "0 (not corrected for the number of comparisons)."
-        )
-    elif any(cell.is_best for cell in cells) and counts[-1] < FEWEST_SEEDS:
-        yield f"Whether differences to the best are chance is not judged below {FEWEST_SEEDS} seeds."
-    if any(cell.lacks_seeds and not cell.words for cell in cells):
-        yield "‡: a mean over fewer seeds than others have, which does not compete."
-    if any(cell.words for cell in cells):
-        yield "a / > b (n of s): n of s seeds reach the target, at a on average; the others do not reach it within b."
+    yield from _mark_notes(cells, counts[-1])
     for setting in settings:
         where = f" in {setting.title}" if len(settings) > 1 else ""
         phases = [f"{name} {words}" for name, words in setting.phases.items() if _after(columns, None)]
@@ -415,6 +403,24 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
             named = [f"{name}, seed {seed} ({why})" for (name, seed), why in setting.lost.items()]
             more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
             yield f"Without a result{where}: {'; '.join(named[:MOST_NAMED])}{more}."
+
+
+def _mark_notes(cells: Sequence[Cell], most_seeds: int) -> Iterator[str]:
+    if any(cell.is_best for cell in cells):
+        yield "Bold: the best mean of a column."
+    if any(cell.is_close for cell in cells):
+        yield (
+            "†: not distinguishable from the best, because the 95 % interval of the difference, seed by seed, contains "
+            "0 (not corrected for the number of comparisons)."
+        )
+    elif any(cell.is_best for cell in cells) and most_seeds < FEWEST_SEEDS:
+        yield f"Whether differences to the best are chance is not judged below {FEWEST_SEEDS} seeds."
+    if any(cell.lacks_seeds and not cell.words for cell in cells):
+        yield "‡: a mean over fewer seeds than others have, which does not compete."
+    if any(cell.mean is None and not cell.words for cell in cells):
+        yield "none: no run has a value, because it failed, or had spent more when it was first evaluated."
+    if any(cell.words for cell in cells):
+        yield "a / > b (n of s): n of s seeds reach the target, at a on average; the others do not reach it within b."
 
 
 def _levels(columns: Sequence[Column]) -> list[tuple[str, str, str]]:

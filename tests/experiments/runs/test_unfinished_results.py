@@ -55,7 +55,7 @@ def whole() -> efhc.Result:
 def test_seeds_of_unequal_length_are_drawn_as_far_as_all_have_come(stopped: Path, whole: efhc.Result):
     result = efhc.Result.load(stopped, unfinished=True)
     figure = result.plot()
-    assert figure.get_suptitle().endswith(", unfinished")
+    assert figure.get_suptitle().endswith("unfinished")
     rows = result.metrics.filter(strategy="EF-HC")
     assert rows.group_by("seed").len()["len"].n_unique() == 2
     reached = rows.filter(seed=1)["iteration"].max()

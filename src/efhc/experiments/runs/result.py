@@ -35,7 +35,7 @@ from efhc.report.views import State
 if TYPE_CHECKING:
     from torch import nn
 
-    from efhc.report.figures import Picture
+    from efhc.report.figures import Picture, Width
     from efhc.report.summary import SummaryWords
     from efhc.report.tables import ComparisonTable, SettingRuns
 
@@ -361,12 +361,21 @@ class Result:
                 return f"all {kind} samples"
         return f"{samples:,} {kind} samples"
 
-    def frontier(self, path: Path | str | None = None, leaders: Sequence[str] = ()) -> Picture:
+    def frontier(
+        self,
+        path: Path | str | None = None,
+        leaders: Sequence[str] = (),
+        measure: str | None = None,
+        *,
+        width: Width = "page",
+    ) -> Picture:
         """Draw accuracy against the share of ZT's total transmission time that was spent; write it to `path` if given.
 
-        The `leaders`, EF-HC and ZT are drawn in front, with the band in which the mean of other seeds is expected. Runs
-        that have not finished are left out. `at_budget` has the numbers.
+        The `leaders`, EF-HC and ZT (all strategies, if there are at most eight) are drawn with the band in which the
+        mean of other seeds is expected, others in grey; a CSV file beside the figure has the means of all. `width` is
+        "page" (7 in) or "column" (3.3 in). Runs that have not finished are left out. `at_budget` has the numbers.
         """
+        from efhc.report.claims.leads import all_means
         from efhc.report.figure_data import FrontierData, SettingData
         from efhc.report.figures import run_title, save_figure
         from efhc.report.figures.paper import frontier_figure
@@ -379,9 +388,12 @@ class Result:
         if not len(curves.filter(strategy="ZT")):
             raise InputError("frontier", "a result without a finished run of ZT", "one with it: ZT sets the budgets")
         setting = SettingData(self.experiment.name, run_title(self.experiment), curves)
-        figure = frontier_figure(FrontierData("frontier", "", (setting,), tuple(leaders)))
+        data = FrontierData("" if path is None else Path(path).stem, "", (setting,), tuple(leaders))
+        figure = frontier_figure(data, width)
+        figure.words = run_title(self.experiment)
         if path is not None:
             save_figure(figure, Path(path))
+            write_safely(Path(path).with_suffix(".csv"), all_means(data).write_csv().encode())
         return figure
 
     @property
@@ -417,19 +429,34 @@ class Result:
         """The name of the file in which `efhc run` keeps what `plot` draws."""
         return "seconds.png" if tables_of(self.experiment) is EVENT_DRIVEN else "comparison.png"
 
-    def plot(self, path: Path | str | None = None) -> Picture:
+    def plot(
+        self,
+        path: Path | str | None = None,
+        *,
+        measure: str | None = None,
+        width: Width = "page",
+        against: str | None = None,
+    ) -> Picture:
         """Draw the paper's panels of this experiment, and write the figure to `path` if one is given.
 
-        Of event-driven runs, the panels are over seconds and bytes. Curves of runs that have not finished go as far as
-        all seeds of their strategy have come. A notebook shows the figure if a cell ends with it.
+        Of event-driven runs, the panels are over seconds and bytes. `measure` is what is drawn. Default: that of the
+        experiment. `width` is "page" (7 in) or "column" (3.3 in). `against` draws one panel alone: the measure against
+        "iterations" or "transmission_time", of event-driven runs "seconds" or "bytes". The legend says what bands are;
+        of more than eight strategies, EF-HC, ZT and the best at the end are told apart, and the others grey. Curves of
+        runs that have not finished go as far as all seeds of their strategy have come. A notebook shows the figure if a
+        cell ends with it.
         """
-        from efhc.report.figures import comparison_figure, run_title, save_figure, seconds_figure
+        from efhc.report.figures import WIDTHS, comparison_figure, run_title, save_figure, seconds_figure
 
-        title = run_title(self.experiment) + ("" if self.is_finished else ", unfinished")
+        if width not in WIDTHS:
+            raise InputError("width", f"'{width}'", " or ".join(WIDTHS))
+        more: Any = {"measure": measure or self.experiment.measure, "width": width, "against": against}
+        title = "" if self.is_finished else "unfinished"
         if tables_of(self.experiment) is EVENT_DRIVEN:
-            figure = seconds_figure(self.timeline, self.target_accuracy, title)
+            figure = seconds_figure(self.timeline, self.target_accuracy, title, **more)
         else:
-            figure = comparison_figure(self.metrics, title=title)
+            figure = comparison_figure(self.metrics, title=title, **more)
+        figure.words = ", ".join(filter(None, [run_title(self.experiment), title]))
         if path is not None:
             save_figure(figure, Path(path))
         return figure

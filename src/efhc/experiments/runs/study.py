@@ -359,7 +359,8 @@ class Study(Mapping[str, Result]):
     def settings(self) -> pl.DataFrame:
         """A row per result: its name as `result`, and the settings in which results differ, by their keys in a file.
 
-        A kind is named by its setting: `network`. Numbers, truth values and texts are as in the file; a setting with values of several types, or lists, is text.
+        A kind is named by its setting: `network`. Numbers, truth values and texts are as in the file; a setting with
+        lists or with values of several types is text.
         Null: the result has no such setting.
         """
         keys = sorted(_varying(list(self._settings.values()))) if self._settings else []
@@ -377,7 +378,9 @@ class Study(Mapping[str, Result]):
         for key, value in settings.items():
             columns = [one for one in known.columns[1:] if one == key or one.endswith(f".{key}")]
             if len(columns) != 1:
-                raise InputError(key, repr(value), ", ".join(columns or known.columns[1:]) or "no setting: none differs")
+                raise InputError(
+                    key, repr(value), ", ".join(columns or known.columns[1:]) or "no setting: none differs"
+                )
             values = known[columns[0]].to_list()
             if value not in values:
                 raise InputError(columns[0], repr(value), ", ".join(dict.fromkeys(map(str, values))))
