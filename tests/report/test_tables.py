@@ -1,4 +1,4 @@
-"""Tables for papers: what is bold, what is marked, what is said of seeds, samples and iterations, and what LaTeX gets."""
+"""Tables for papers: what is bold, what is marked, what their notes say, and what LaTeX gets."""
 
 from __future__ import annotations
 

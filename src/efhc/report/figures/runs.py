@@ -109,7 +109,7 @@ def _figure(
     title: str,
     width: Width,
     against: str | None,
-    **entries: Artist,
+    entries: Mapping[str, Artist] | None = None,
 ) -> Picture:
     """Draw all panels, in two columns or below each other, or the one that `against` names, without a title."""
     if against is not None and against not in panels:
@@ -126,7 +126,7 @@ def _figure(
             if axes.get_xscale() == "linear":
                 plain_numbers(axes.xaxis)
         seeds = table.group_by("strategy").agg(pl.col("seed").n_unique())["seed"]
-        figure.finish_lines(lines, band_words(seeds), title, **entries)
+        figure.finish_lines(lines, band_words(seeds), title, more=entries)
     return figure
 
 
@@ -206,7 +206,7 @@ def seconds_figure(
 
     panels = {"seconds": seconds, "bytes": megabytes, "consensus": consensus, "exchanges": exchanges}
     entries = {} if target is None or chosen.name != "accuracy" else {f"target {target:g}": Line2D([], [], **TARGET)}
-    return _figure(panels, lines, timeline, title, width, against, **entries)
+    return _figure(panels, lines, timeline, title, width, against, entries)
 
 
 MEASURED: Literal["-"] = "-"

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from efhc.base.arrays import Ints
 from efhc.learning.data import Dataset
 from efhc.report.claims.intervals import bounds_words
-from efhc.report.figures.style import LAYOUT, WIDTHS, Line, Picture, grid_of, strategy_lines
+from efhc.report.figures.style import LAYOUT, SMALL, WIDTHS, Line, Picture, grid_of, strategy_lines
 from efhc.report.looks import STYLES
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ def sweep_figure(
         words = ": ".join(filter(None, (title, left_out)))
         figure.finish([drawn[name] for name in names], names, words, figure.columns_for(names))
         if means["low"].count():
-            figure.legends[0].set_title(
-                f"points: means; bars: {bounds_words(means['seeds'])} over seeds", prop={"size": 7.5}
-            )
+            figure.legends[0].set_title(f"points: means; bars: {bounds_words(means['seeds'])} over seeds", prop=SMALL)
         return figure
 
 

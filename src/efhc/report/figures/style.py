@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
@@ -48,6 +49,7 @@ LAYOUT: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+SMALL = FontProperties(size=7.5)
 DOTS_PER_INCH = 300
 ON_SCREEN = 130
 """Dots per inch of a picture in a notebook."""
@@ -99,13 +101,18 @@ class Picture(Figure):
         return int(self.get_figwidth() * 17 / (8 + max(map(len, names), default=0)))
 
     def finish_lines(
-        self, lines: Mapping[str, Line], band: str | None, title: str = "", table: str = "", **more: Artist
+        self,
+        lines: Mapping[str, Line],
+        band: str | None,
+        title: str = "",
+        table: str = "",
+        more: Mapping[str, Artist] | None = None,
     ) -> None:
         """Write a legend of these lines, in which all in the background are one entry, and of what bands are.
 
         `table` is the file that has the numbers of those in the background. `more` are further entries, by name.
         """
-        entries = {
+        entries: dict[str, Artist] = {
             f"{name} (ceiling)" if one.is_ceiling else name: one.handle
             for name, one in lines.items()
             if not one.is_behind
@@ -113,11 +120,11 @@ class Picture(Figure):
         if behind := sum(line.is_behind for line in lines.values()):
             where = f" ({table})" if table else ""
             entries[f"{behind} other{'s'[: behind != 1]}{where}"] = BEHIND.handle
-        entries |= more
+        entries |= more or {}
         self.finish(list(entries.values()), list(entries), title, self.columns_for(entries))
         if band is not None:
             words = textwrap.fill(f"lines: means; bands: {band}", int(16 * self.get_figwidth()))
-            self.legends[0].set_title(words, prop={"size": 7.5})
+            self.legends[0].set_title(words, prop=SMALL)
 
     def png(self) -> bytes:
         """Return the figure as a PNG file for a screen."""
