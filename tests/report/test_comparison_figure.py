@@ -5,7 +5,7 @@ from itertools import pairwise
 import polars as pl
 
 import efhc
-from efhc.report.claims.panels import accuracy_within
+from efhc.report.claims.panels import within_budgets
 from efhc.report.figures import comparison_figure
 
 
@@ -23,7 +23,8 @@ def test_panels_show_one_line_per_strategy(tmp_path):
 def test_fourth_panel_shows_connectivity_where_there_is_some():
     result = efhc.simulate(iterations=10, seeds=(0, 1), evaluate_every=5)
     tables = [
-        accuracy_within(result.metrics, {0: 0.1, 1: 0.1}).with_columns(radius=pl.lit(radius)) for radius in (0.3, 0.5)
+        within_budgets(result.metrics, "accuracy", {0: 0.1, 1: 0.1}).with_columns(radius=pl.lit(radius))
+        for radius in (0.3, 0.5)
     ]
     figure = comparison_figure(result.metrics, pl.concat(tables))
     assert figure.axes[3].lines[0].get_xdata().tolist() == [0.3, 0.5]

@@ -58,6 +58,32 @@ class Measure:
         of = " of the mean model" if self.of_mean_model else ""
         return self.metric + of + where + (f", {WORDS[self.statistic]}" if self.statistic != "mean" else "")
 
+    @property
+    def of(self) -> str:
+        """The measure in words, followed by "of"."""
+        return f"{self.label}, of" if "," in self.label else f"{self.label} of"
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, -1 if lower ones are."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def worst(self) -> pl.Expr:
+        """The worst of all rows, as a column `worst_seed_NAME`."""
+        values = pl.col(self.name)
+        return (values.min() if self.better == "higher" else values.max()).alias(self.worst_name)
+
+    @property
+    def worst_name(self) -> str:
+        """What tables over seeds call the value of the worst seed."""
+        return f"worst_seed_{self.name}"
+
+    @property
+    def beside(self) -> str | None:
+        """The measure of the mean model that is shown beside this one; None if this one is of the mean model."""
+        return None if self.of_mean_model else MEAN_MODEL + (OWN if self.is_own else "") + self.metric
+
 
 def measures_of(metrics: Metrics) -> dict[str, Measure]:
     """Return the measures of these metrics by name, in the order of their columns."""

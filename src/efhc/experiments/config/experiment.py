@@ -61,7 +61,7 @@ class Experiment(Policy):
     test_samples: Annotated[int, Field(ge=1)] | None = None
     """Number of test samples for accuracy, spread evenly over the test set. Default: all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the training samples set aside for validation, by which `efhc tune` chooses."""
+    """Share of each device's training samples that is set aside, by which `efhc tune` chooses. Default: none."""
     keep_models_every: Annotated[int, Field(ge=1)] | None = None
     """Keep all models after each multiple of this number of iterations, at the start and at the end. Default: the final
     models only."""
