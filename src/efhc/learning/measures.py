@@ -201,7 +201,8 @@ class Evaluation:
             for prefix, values in (("", scores.every), (OWN, scores.own)):
                 decile = DECILE[self.metrics[metric]]
                 name = prefix + metric
-                statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
+                with np.errstate(invalid="ignore"):  # as in `_decile`
+                    statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
                 suffixes = "", "_min", "_max", f"_{decile}", "_std"
                 found |= {name + suffix: value for suffix, value in zip(suffixes, statistics, strict=True)}
             found[MEAN_MODEL + metric] = scores.mean_model
@@ -214,4 +215,5 @@ def _decile(values: Floats, which: str) -> float:
     ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)
-    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
+    with np.errstate(invalid="ignore"):  # of losses that have become infinite
+        return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))

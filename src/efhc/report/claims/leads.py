@@ -58,29 +58,36 @@ def at_shares(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: s
 def unresolved(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: str = "ZT") -> str | None:
     """Return a sentence about the shares of `at_shares` that evaluation does not resolve; None if it resolves all.
 
-    A share is not resolved by a run that had spent more when it was first evaluated, or which was not evaluated between
+    A share is not resolved by a run that had spent more when it was first evaluated, or that was not evaluated between
     this share and the next smaller one of `shares`.
     """
     ordered = sorted(shares)
     coarse: dict[float, list[str]] = {}
-    for row in at_shares(curves, measure, [ordered[0]], of).iter_rows(named=True):
-        run = curves.drop_nulls(measure).filter(strategy=row["strategy"], seed=row["seed"])
-        total = curves.filter(strategy=of, seed=row["seed"])["transmission_time_total"].to_numpy().max()
-        spent = run["transmission_time_total"].to_numpy() / total
-        before = -1
-        for share in ordered:
-            place = int(np.searchsorted(spent, share * (1 + NEARLY), "right"))
-            if place == 0 or (place == before and place < len(spent)):
-                coarse.setdefault(share, []).append(row["strategy"])
-            before = place
-    if not coarse:
-        return None
-    share, strategies = next(iter(coarse.items()))
-    budgets = f"budget{'s'[: len(coarse) > 1]} {', '.join(percent(one) for one in coarse)} of {of}'s time"
-    return (
-        f"{budgets}: finer than evaluation resolves ({', '.join(dict.fromkeys(strategies))} at {percent(share)}); "
-        'evaluate_at = "budgets" evaluates where budgets are reached'
-    )
+    early: dict[str, float] = {}
+    totals = dict(curves.filter(strategy=of).group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows())
+    runs = curves.drop_nulls(measure).group_by(RUN, maintain_order=True).agg("transmission_time_total")
+    for strategy, seed, times in runs.iter_rows():
+        if not totals.get(seed):
+            continue
+        spent = np.array(times) / totals[seed]
+        if ordered[0] * (1 + NEARLY) < spent[0]:
+            early[strategy] = max(spent[0], early.get(strategy, 0.0))
+        places = np.searchsorted(spent, np.array(ordered) * (1 + NEARLY), "right")
+        for share, before, place in zip(ordered[1:], places, places[1:], strict=False):
+            if 0 < before == place < len(spent) and strategy not in coarse.setdefault(share, []):
+                coarse[share].append(strategy)
+    coarse = {share: names for share, names in coarse.items() if names}
+    if early:
+        names = ", ".join(f"{name} ({100 * spent:.2g} %)" for name, spent in early.items())
+        budget = f"a budget of {percent(ordered[0])} of {of}'s time"
+        return f"{budget} is less than what is spent at the first evaluation: {names}"
+    if coarse:
+        share, names = next(iter(coarse.items()))
+        return (
+            f"no evaluation between {percent(share)} of {of}'s time and the next smaller budget ({', '.join(names)}); "
+            'evaluate_at = "budgets" evaluates where budgets are reached'
+        )
+    return None
 
 
 def budget_table(curves: pl.DataFrame, measure: str) -> pl.DataFrame:
