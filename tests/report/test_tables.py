@@ -161,7 +161,7 @@ def test_the_default_is_the_measure_of_the_experiment():
 
 
 def test_event_driven_runs_are_compared_at_the_end_and_by_what_a_target_costs():
-    driver = efhc.EventDriven(target_accuracy=0.3)
+    driver = efhc.EventDriven(target=0.3)
     result = efhc.simulate(
         iterations=30, seeds=(0, 1), devices=5, strategies={"EF-HC": "ef-hc", "ZT": "zt"}, driver=driver
     )

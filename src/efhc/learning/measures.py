@@ -30,6 +30,8 @@ Metrics = Mapping[str, Better]
 CLASSIFICATION: Metrics = {"accuracy": "higher", "loss": "lower"}
 DECILE: Mapping[Better, str] = {"higher": "p10", "lower": "p90"}
 OWN, MEAN_MODEL = "own_", "mean_model_"
+EVALUATION = "evaluation"
+"""The column with the iteration in which an evaluation begins. Rows with the same one are one evaluation."""
 WORDS = {
     "min": "smallest of all devices", "max": "largest of all devices", "std": "standard deviation over devices",
     "p10": "a tenth of the devices is below", "p90": "a tenth of the devices is above",
@@ -57,6 +59,32 @@ class Measure:
         where = " on own data" if self.is_own else ""
         of = " of the mean model" if self.of_mean_model else ""
         return self.metric + of + where + (f", {WORDS[self.statistic]}" if self.statistic != "mean" else "")
+
+    @property
+    def of(self) -> str:
+        """The measure in words, followed by "of"."""
+        return f"{self.label}, of" if "," in self.label else f"{self.label} of"
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, -1 if lower ones are."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def worst(self) -> pl.Expr:
+        """The worst of all rows, as a column `worst_seed_NAME`."""
+        values = pl.col(self.name)
+        return (values.min() if self.better == "higher" else values.max()).alias(self.worst_name)
+
+    @property
+    def worst_name(self) -> str:
+        """What tables over seeds call the value of the worst seed."""
+        return f"worst_seed_{self.name}"
+
+    @property
+    def beside(self) -> str | None:
+        """The measure of the mean model that is shown beside this one; None if this one is of the mean model."""
+        return None if self.of_mean_model else MEAN_MODEL + (OWN if self.is_own else "") + self.metric
 
 
 def measures_of(metrics: Metrics) -> dict[str, Measure]:
@@ -117,10 +145,20 @@ def measure_of(table: pl.DataFrame, name: str | None = None, field: str = "measu
 
 
 def evaluated(table: Frame) -> Frame:
-    """Return the rows of metrics or a timeline after which models were evaluated."""
+    """Return a row for each evaluation in metrics or a timeline.
+
+    An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
+    """
     columns = table.collect_schema().names()
-    means = [column for metric in metrics_in(columns) if (column := metric) in columns]
-    return table.filter(pl.any_horizontal(pl.col(means).is_not_null()))
+    metrics = metrics_in(columns)
+    rows = table.filter(pl.any_horizontal(pl.col(metric).is_not_null() for metric in metrics))
+    if EVALUATION not in columns:
+        return rows
+    measures = [name for name in measures_of(metrics) if name in columns]
+    keys = [name for name in ("strategy", "seed", EVALUATION) if name in columns]
+    others = [name for name in columns if name not in (*measures, *keys)]
+    grouped = rows.group_by(keys, maintain_order=True).agg(pl.col(others).last(), pl.col(measures).mean())
+    return grouped.select(columns)
 
 
 # Evaluations
@@ -163,7 +201,8 @@ class Evaluation:
             for prefix, values in (("", scores.every), (OWN, scores.own)):
                 decile = DECILE[self.metrics[metric]]
                 name = prefix + metric
-                statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
+                with np.errstate(invalid="ignore"):  # as in `_decile`
+                    statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
                 suffixes = "", "_min", "_max", f"_{decile}", "_std"
                 found |= {name + suffix: value for suffix, value in zip(suffixes, statistics, strict=True)}
             found[MEAN_MODEL + metric] = scores.mean_model
@@ -176,4 +215,5 @@ def _decile(values: Floats, which: str) -> float:
     ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)
-    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
+    with np.errstate(invalid="ignore"):  # of losses that have become infinite
+        return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))

@@ -5,9 +5,10 @@ the data set knows the groups of its test samples. With s_t the metric of the de
 
     own_i = sum_c q_ic (1 / |T_c|) sum_{t in T_c} s_t,     sum_c q_ic = 1
 
-T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. q_ic by
-group: |T_c|, in proportion, of the device's groups c. Cells without test samples are left out, and `coverage` is the
-share of the device's training samples that are in the others. A device without any has no such value (NaN).
+T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. q_ic by group:
+|T_c|, in proportion, of the device's groups c. Where test samples were set aside from each device's own samples, for
+validation, every device is a cell, and q_ic = 1 for its own. Cells without test samples are left out, and `coverage` is
+the share of the device's training samples that are in the others. A device without any has no such value (NaN).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from efhc.learning.partition import Groups
 class OwnDistributions:
     """q_ic of all devices, and the cells of all test samples."""
 
-    def __init__(self, cell_of_training: Ints, cell_of_test: Ints, parts: list[Ints], by: Literal["label", "group"]):
+    def __init__(
+        self, cell_of_training: Ints, cell_of_test: Ints, parts: list[Ints], by: Literal["label", "group", "device"]
+    ):
         """Cells are whole numbers from 0, of each training and each test sample."""
         self.by = by
         counts = np.bincount(cell_of_test, minlength=int(cell_of_training.max(initial=0)) + 1)
@@ -54,6 +57,12 @@ class OwnDistributions:
             return cls(data.groups, data.test_groups, parts, "group")
         return cls(data.y_train, data.y_test, parts, "label")
 
+    @classmethod
+    def of_devices_apart(cls, counts: Ints) -> OwnDistributions:
+        """Return those of devices that have these numbers of test samples each, the first device first."""
+        devices = np.arange(len(counts))
+        return cls(devices, np.repeat(devices, counts), list(devices[:, None]), "device")
+
     def by_cell(self, values: Floats) -> Floats:
         """Return the mean of each row of values (models, test samples) over the samples of each cell with samples."""
         sums: Floats = np.add.reduceat(values[:, self._order], self._starts, axis=1, dtype=np.float64)
@@ -72,6 +81,9 @@ class OwnDistributions:
         least = int(np.argmin(self.coverage))
         what = f"own data: the {self.by}s of device {least}"
         if self.coverage[least] == 0:
+            if self.by == "device":
+                what = f"own data: device {least}, whose single sample it trains on,"
+                return f"{what} has no samples for validation, so there are no measures on own data (own_accuracy, ...)"
             return f"{what} have no test samples, so there are no measures on own data (own_accuracy, ...)"
         if self.coverage[least] < 1:
             share = 100 * (1 - self.coverage[least])

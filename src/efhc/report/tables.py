@@ -21,7 +21,7 @@ from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
 from efhc.learning.measures import Better, Measure, measure_of, measures_of, metrics_in
 from efhc.report.claims.intervals import FEWEST_SEEDS, bounds, interval
-from efhc.report.claims.leads import accuracy_at_shares
+from efhc.report.claims.leads import at_shares, unresolved
 from efhc.report.figure_data import RUN
 from efhc.report.numbers import MEGABYTE, cost_words, number_words, percent
 from efhc.report.timelines import TO_TARGET, cost_to_target
@@ -47,8 +47,8 @@ class SettingRuns:
     """In the order of the rows."""
     phases: Mapping[str, str] = field(default_factory=dict)
     """Of strategies that communicate periodically: at which phase of their period they are evaluated."""
-    target: float | None = None
-    """The accuracy up to which event-driven runs count seconds and bytes."""
+    target: tuple[str, float] | None = None
+    """The measure, and the value of it, up to which event-driven runs count seconds and bytes."""
 
     @property
     def is_timed(self) -> bool:
@@ -79,7 +79,7 @@ class SettingRuns:
         runs = self.curves.group_by(*RUN, maintain_order=True)
         if measure in TARGET_LABELS:
             assert self.target is not None
-            found = cost_to_target(self.curves, self.target)
+            found = cost_to_target(self.curves, self._measures[self.target[0]], self.target[1])
             unit, spent = (MEGABYTE, "bytes") if measure == TO_TARGET[1] else (1.0, "seconds")
             ends = runs.agg(without=pl.col(spent).last().cast(pl.Float64) / unit)
             return found.select(*RUN, value=pl.col(measure) / unit).join(ends, on=RUN, maintain_order="left")
@@ -87,8 +87,9 @@ class SettingRuns:
         at = pl.col("seconds") if self.is_timed else (pl.col("iteration") + 1).cast(pl.Float64)
         if budget is None:
             return known.group_by(*RUN, maintain_order=True).agg(value=pl.col(measure).last(), at=at.last())
-        value, after = (accuracy_at_shares(known.with_columns(accuracy=one), [budget], of) for one in (measure, at))
-        return value.select(*RUN, value="accuracy", at=after["accuracy"])
+        value = at_shares(known, measure, [budget], of).select(*RUN, value=measure)
+        after = at_shares(known.with_columns(at=at), "at", [budget], of)["at"]
+        return value.with_columns(at=after)
 
 
 class Cell(NamedTuple):
@@ -390,6 +391,9 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
             f"Budgets are shares of {of}'s total transmission time with the same seed: {shares}, linear between "
             "evaluations; a run that spends less counts with its end."
         )
+        measures = list(dict.fromkeys(column.measure for column in columns if column.budget is not None))
+        problems = (unresolved(one.curves, name, budgets, of) for one in settings for name in measures)
+        yield from (f"{problem}." for problem in dict.fromkeys(filter(None, problems)))
     if after := _after(columns, None):
         yield f"The end: {after} {unit}."
     yield f"{_each(f'{one.devices:,} devices' for one in settings)}, {_each(one.tested_on for one in settings)}."

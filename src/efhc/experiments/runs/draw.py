@@ -24,6 +24,7 @@ from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 from efhc.learning.measures import measure_in, measures_of
+from efhc.learning.partition import set_aside
 from efhc.network.topologies import CheckedGraphs, DrawnTopology, GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -37,13 +38,31 @@ def load_data(experiment: Experiment) -> Dataset:
     with within("data"):
         # The second `load` prepares what a source of the user's own returns; with built-in ones it does nothing.
         data = experiment.data.load(experiment.precision).load(experiment.precision)
-    if experiment.validation is not None:
-        data = data.with_validation(experiment.validation)
-    return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
+    if experiment.test_samples is None or experiment.validation is not None:  # which is drawn by device
+        return data
+    return data.tested_on(experiment.test_samples)
 
 
 def draw_parts(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
     """Return the numbers of each device's training samples. Raises `InputError` if the partition cannot be used."""
+    parts = _split(experiment, data, seed)
+    return parts if experiment.validation is None else set_aside(parts, experiment.validation, Randomness(seed))[0]
+
+
+def validated(experiment: Experiment, data: Dataset, seed: int) -> tuple[Dataset, Ints]:
+    """Return the data set tested on what is set aside for validation, device by device, and the number of each.
+
+    Of more than `test_samples`, each device has its share.
+    """
+    assert experiment.validation is not None
+    _, aside = set_aside(_split(experiment, data, seed), experiment.validation, Randomness(seed))
+    if experiment.test_samples is not None:
+        share = min(1.0, experiment.test_samples / sum(map(len, aside)))
+        aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
+    return data.tested_on_training(np.concatenate(aside)), np.array([len(samples) for samples in aside])
+
+
+def _split(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
     with within("partition"), quoting(experiment.partition, "kind"):
         parts = experiment.partition.split(data.read_only(), experiment.devices, Randomness(seed))
         return _checked_parts(parts, experiment.devices, len(data.y_train))
@@ -79,7 +98,11 @@ def draw_scenario(
     network = draw_network(experiment, seed)
     with within("bandwidths"), quoting(experiment.bandwidths, "kind"):
         bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
-    parts = draw_parts(experiment, data, seed) if parts is None else parts
+    tested = None
+    if parts is None:
+        parts = draw_parts(experiment, data, seed)
+        if experiment.validation is not None:
+            data, tested = validated(experiment, data, seed)
     for name, schedule in (("step_size", experiment.step_size), ("threshold_decay", experiment.threshold_decay)):
         if schedule is not None and not is_built_in(schedule):
             with quoting(schedule, name):
@@ -94,7 +117,7 @@ def draw_scenario(
         batch_size=None if experiment.batch_size == "full" else experiment.batch_size,
         devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
-    learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition)
+    learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition, tested)
     with np.errstate(over="ignore"):
         if not np.isfinite(backend.parameters / bandwidths.values).all():
             smallest = bandwidths.values.min()
@@ -154,11 +177,11 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
 
 
 def check_measure(experiment: Experiment, scenario: Scenario) -> None:
-    """Raise `InputError` unless the scenario can give the measure that the experiment names."""
-    if experiment.measure is None:
-        return
-    learner = scenario.learner
+    """Raise `InputError` unless the scenario can give the measure of the experiment, and that can reach its target."""
+    learner, target = scenario.learner, getattr(experiment.driver, "target", None)
     measure = measure_in(experiment.measure, measures_of(learner.backend.metrics))
+    if target is not None and measure.metric == "accuracy" and not 0 < target <= 1:
+        raise InputError("driver.target", target, f"a number above 0, at most 1: a value of {measure.name}")
     if measure.is_own and (learner.own.coverage == 0).any():
         raise InputError("measure", measure.name, measure.metric, f"{learner.own.problem()}. Use {measure.metric}.")
 

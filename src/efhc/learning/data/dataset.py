@@ -145,29 +145,15 @@ class Dataset:
         arrays = {name: array for name in (*ARRAYS, *GROUPS) if (array := getattr(self, name)) is not None}
         return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
-    def with_validation(self, share: float) -> Dataset:
-        """Return the data set with a share of its training samples as its test samples, to choose settings by.
-
-        Of every label, `share` of the training samples (rounded, and never all of them) become the test samples and
-        leave the training set; both stay in their order. The former test samples are not used. The choice is random
-        and depends on the training labels and `share` only: it is the same for every seed and strategy. Raises an
-        `InputError` unless 0 < share < 1 and at least one sample is chosen.
-        """
-        if not 0 < share < 1:
-            raise InputError("validation", share, "a share of the training samples, above 0 and below 1")
-        chosen = share_of_each_label(self.y_train, share, Purpose.VALIDATION)
-        if not chosen.any():
-            allowed = "a share that is at least one sample of some label"
-            raise InputError("validation", f"{share} of {len(chosen)} training samples", allowed)
+    def tested_on_training(self, samples: Ints) -> Dataset:
+        """Return the data set with these training samples as its test samples."""
+        groups = None if self.groups is None else self.groups[samples]
         return replace(
             self,
-            x_train=self.x_train[~chosen],
-            y_train=self.y_train[~chosen],
-            x_test=self.x_train[chosen],
-            y_test=self.y_train[chosen],
-            groups=None if self.groups is None else self.groups[~chosen],
-            test_groups=None if self.groups is None else self.groups[chosen],
-            class_names=self.label_names,  # the classes stay as they are, whichever of them are left
+            x_test=self.x_train[samples],
+            y_test=self.y_train[samples],
+            test_groups=groups,
+            class_names=self.label_names,  # the classes stay as they are, whichever of them are tested
         )
 
     def _is_prepared_for(self, precision: str) -> bool:

@@ -8,7 +8,7 @@ and grey, and a CSV file has their numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.leads import SHARES, frontier_curves, seconds_curves
 from efhc.report.claims.panels import panels
-from efhc.report.figure_data import ControlsData, FigureData, FrontierData, SettingsData
+from efhc.report.figure_data import ACCURACY, ControlsData, FigureData, FrontierData, SettingsData
 from efhc.report.figures.style import (
     LAYOUT,
     MOST_LINES,
@@ -94,7 +94,7 @@ def paper_figure(data: FigureData) -> Picture:
         figure = Picture((WIDTHS["page"], 5.6 if square else 2.9))
         grid = figure.subplots(2, 2) if square else figure.subplots(1, 3)
         for axes, key in zip(grid.flat, PANELS, strict=False):
-            _draw_panel(axes, key, frames[key], lines)
+            _draw_panel(axes, panel_of(data, key), frames[key], lines)
         grid.flat[0].set_ylim(bottom=0)
         if square:
             grid.flat[3].set_xticks(sorted(frames["iv"]["radius"].unique()))
@@ -123,14 +123,20 @@ def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tu
             yield name, line, rows
 
 
-def _draw_panel(axes: Axes, key: str, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
-    panel, title = PANELS[key], PANELS[key].title
-    if key == "iv":
+def panel_of(data: FigureData, key: str) -> Panel:
+    """Return a panel in the words of the figure's measure."""
+    panel, words = PANELS[key], data.measure.label
+    return replace(panel, title=panel.title.replace(ACCURACY.name, words), y=panel.y.replace(ACCURACY.name, words))
+
+
+def _draw_panel(axes: Axes, panel: Panel, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
+    title, over_radii = panel.title, panel.column == "radius"
+    if over_radii:
         budget = nearest_budget(frame)
         frame = frame.filter(pl.col("budget") == budget)
         title = title.format(budget=percent(budget))
     for name, line, rows in strategy_rows(frame, lines):
-        draw_mean(axes, rows, panel.column, line, label=name, **({"markevery": 1} if key == "iv" else {}))
+        draw_mean(axes, rows, panel.column, line, label=name, **({"markevery": 1} if over_radii else {}))
         shade_band(axes, rows, panel.column, line)
     label(axes, title, panel.x, panel.y)
     axes.margins(x=0.02)
@@ -227,7 +233,7 @@ def _panels(
                 if len(of_strategy := table.filter(strategy=name)):
                     draw(axes, of_strategy, line)
             is_lowest, is_left = place + columns >= len(tables), place % columns == 0
-            label(axes, "", x if is_lowest else "", "accuracy" if is_left else "")
+            label(axes, "", x if is_lowest else "", data.measure.label if is_left else "")
             if len(tables) > 1:
                 axes.set_title(setting.title, fontsize=7.5, parse_math=False, wrap=True)
         figure.finish_lines(lines, other_seeds_words(data.seeds), table=data.name and f"{data.name}.csv")

@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
-from efhc.learning.measures import evaluated, measure_of
+from efhc.learning.measures import Measure, evaluated, measure_of
+from efhc.report.figure_data import ACCURACY
 from efhc.report.figures.style import (
     LAYOUT,
     POINTS,
@@ -64,12 +65,12 @@ def comparison_figure(
     """Draw four panels of an experiment's metrics.
 
     (i) transmission time per iteration, (ii) the measure (default: accuracy) against iterations, (iii) against
-    transmission time, and (iv) accuracy at a fixed budget against connectivity. Without `connectivity`, which has the
-    columns strategy, seed, radius and accuracy, the fourth panel shows the consensus error. `against` is "iterations"
-    or "transmission_time" for that panel alone. Where one run spends `FAR_APART` times as much as another, the axis of
-    total transmission time is logarithmic: else the curve of the other would be a stroke. Of runs that have not
-    finished, curves go as far as all seeds of their strategy have come; where rows are missing, each row stands for the
-    iterations since the one before it.
+    transmission time, and (iv) the measure at a fixed budget against connectivity. Without `connectivity`, which has
+    the columns strategy, seed, radius and that of the measure, the fourth panel shows the consensus error. `against` is
+    "iterations" or "transmission_time" for that panel alone. Where one run spends `FAR_APART` times as much as another,
+    the axis of total transmission time is logarithmic: else the curve of the other would be a stroke. Of runs that have
+    not finished, curves go as far as all seeds of their strategy have come; where rows are missing, each row stands for
+    the iterations since the one before it.
     """
     scores = evaluated(metrics)
     chosen = measure_of(scores, measure)
@@ -90,8 +91,8 @@ def comparison_figure(
 
     def last(axes: Axes) -> None:
         if connectivity is not None:
-            draw_against(axes, connectivity, "radius", "accuracy", lines)
-            label(axes, "(iv) accuracy at a fixed budget", "connectivity (radius)", "accuracy")
+            draw_against(axes, connectivity, "radius", chosen.name, lines)
+            label(axes, f"(iv) {chosen.metric} at a fixed budget", "connectivity (radius)", chosen.label)
             return
         _draw_means(axes, metrics, "consensus_error", lines)
         if (metrics["consensus_error"] > 0).any():
@@ -143,10 +144,10 @@ def _draw_means(axes: Axes, metrics: pl.DataFrame, total: str, lines: Mapping[st
     """
     window = max(1, (int(metrics["iteration"].to_numpy().max(initial=0)) + 1) // 20)
     for name, rows in by_strategy(metrics).items():
-        wide = rows.pivot(on="seed", index="iteration", values=total).drop_nulls().sort("iteration")
-        every, seeds = wide["iteration"].to_numpy(), wide.drop("iteration").to_numpy().T
-        places = every[np.unique(np.linspace(0, len(every) - 1, POINTS).round().astype(int))]
-        means = np.stack([_running_means(every, one, total, places, window) for one in seeds])
+        seeds = [one.select("iteration", total).to_numpy().T for one in rows.partition_by("seed", maintain_order=True)]
+        first, last = max(one[0, 0] for one in seeds), min(one[0, -1] for one in seeds)
+        places = np.unique(np.linspace(min(first, last), last, POINTS).round())
+        means = np.stack([_running_means(*one, total, places, window) for one in seeds])
         draw_seeds(axes, places, means, name, lines[name])
 
 
@@ -172,7 +173,7 @@ def seconds_figure(
     """Draw four panels of an experiment's timeline.
 
     (i) the measure (default: accuracy) against seconds, (ii) against megabytes sent, (iii) consensus error against
-    seconds, and (iv) committed exchanges against seconds. A `target` accuracy is a thin line across (i) and (ii).
+    seconds, and (iv) committed exchanges against seconds. A `target` of the measure is a thin line across (i) and (ii).
     `against` is "seconds" or "bytes" for that panel alone.
     """
     scores = evaluated(timeline).with_columns(pl.col("bytes") / MEGABYTE)
@@ -180,7 +181,7 @@ def seconds_figure(
     lines = strategy_lines(list(by_strategy(timeline)), best_at_end(scores, chosen.name, chosen.better))
 
     def across(axes: Axes) -> None:
-        if target is not None and chosen.name == "accuracy":
+        if target is not None:
             axes.axhline(target, **TARGET)
 
     def seconds(axes: Axes) -> None:
@@ -205,7 +206,7 @@ def seconds_figure(
         label(axes, "(iv) exchanges against seconds", "virtual seconds", "committed exchanges")
 
     panels = {"seconds": seconds, "bytes": megabytes, "consensus": consensus, "exchanges": exchanges}
-    entries = {} if target is None or chosen.name != "accuracy" else {f"target {target:g}": Line2D([], [], **TARGET)}
+    entries = {} if target is None else {f"target {target:g}": Line2D([], [], **TARGET)}
     return _figure(panels, lines, timeline, title, width, against, entries)
 
 
@@ -214,17 +215,18 @@ PREDICTED: Literal["--"] = "--"
 
 
 class Curves(NamedTuple):
-    """One experiment: the timelines of nodes and of the simulator, and the accuracy to reach."""
+    """One experiment: the timelines of nodes and of the simulator, and the value of the measure to reach."""
 
     measured: pl.DataFrame
     predicted: pl.DataFrame
     target: float
+    measure: Measure = ACCURACY
 
 
 def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
-    """Draw accuracy against seconds and against megabytes, a row of panels per experiment, a line per run.
+    """Draw the measure against seconds and against megabytes, a row of panels per experiment, a line per run.
 
-    Strategies have their colours; what nodes did is solid, what the simulator said is dashed. The target accuracy is a
+    Strategies have their colours; what nodes did is solid, what the simulator said is dashed. The target is a
     thin line.
     """
     names = list(dict.fromkeys(name for curves in experiments.values() for name in curves.measured["strategy"]))
@@ -234,12 +236,13 @@ def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
         rows = figure.subplots(len(experiments), 2, squeeze=False)
         for (left, right), (title, curves) in zip(rows, experiments.items(), strict=True):
             for timeline, dashes in ((curves.measured, MEASURED), (curves.predicted, PREDICTED)):
-                in_megabytes = timeline.with_columns(pl.col("bytes") / MEGABYTE)
-                _draw_timeline(left, timeline, "seconds", dashes, colours)
-                _draw_timeline(right, in_megabytes, "bytes", dashes, colours)
+                scored = evaluated(timeline).drop_nulls(curves.measure.name)
+                in_megabytes = scored.with_columns(pl.col("bytes") / MEGABYTE)
+                _draw_timeline(left, scored, "seconds", curves.measure, dashes, colours)
+                _draw_timeline(right, in_megabytes, "bytes", curves.measure, dashes, colours)
             for axes, x in ((left, "seconds"), (right, SENT)):
                 axes.axhline(curves.target, color="#8a8a8a", linewidth=0.9, zorder=1)
-                label(axes, title, x, "accuracy")
+                label(axes, title, x, curves.measure.label)
         entries = {name: Line2D([], [], color=colours[name]) for name in names}
         entries["measured: nodes"] = Line2D([], [], color="#444444", linestyle=MEASURED)
         entries["predicted: simulator"] = Line2D([], [], color="#444444", linestyle=PREDICTED)
@@ -248,7 +251,8 @@ def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
         return figure
 
 
-def _draw_timeline(axes: Axes, timeline: pl.DataFrame, x: str, dashes: str, colours: Mapping[str, str]) -> None:
-    for (strategy, _), rows in timeline.group_by("strategy", "seed", maintain_order=True):
-        known = rows.drop_nulls("accuracy")
-        axes.plot(known[x], known["accuracy"], linestyle=dashes, color=colours[str(strategy)], linewidth=1.3)
+def _draw_timeline(
+    axes: Axes, scored: pl.DataFrame, x: str, measure: Measure, dashes: str, colours: Mapping[str, str]
+) -> None:
+    for (strategy, _), rows in scored.group_by("strategy", "seed", maintain_order=True):
+        axes.plot(rows[x], rows[measure.name], linestyle=dashes, color=colours[str(strategy)], linewidth=1.3)
