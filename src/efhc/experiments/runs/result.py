@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -555,8 +556,10 @@ class Result:
         `EfhcError` if the result has not finished.
         """
         if not self.is_finished:
-            folder = self.directory or "DIR"
-            how = f"complete it with `efhc run {folder}/config.toml --out {folder} --resume`, and load it again"
+            how = "complete it, and load it again"
+            if self.directory is not None:
+                config, folder = shlex.quote(str(self.directory / "config.toml")), shlex.quote(str(self.directory))
+                how = f"complete it with `efhc run {config} --out {folder} --resume`, and load it again"
             raise EfhcError(f"a result that has not finished cannot be saved; {how}")
         names = _names_in_config(self.experiment.strategies)
         if any(old != new for old, new in names.items()):

@@ -147,7 +147,7 @@ def _draw_means(axes: Axes, metrics: pl.DataFrame, total: str, lines: Mapping[st
         seeds = [one.select("iteration", total).to_numpy().T for one in rows.partition_by("seed", maintain_order=True)]
         first, last = max(one[0, 0] for one in seeds), min(one[0, -1] for one in seeds)
         places = np.unique(np.linspace(min(first, last), last, POINTS).round())
-        means = np.stack([_running_means(*one, total, places, window) for one in seeds])
+        means = np.stack([_running_means(k, values, total, places, window) for k, values in seeds])
         draw_seeds(axes, places, means, name, lines[name])
 
 
