@@ -28,7 +28,7 @@ from efhc.report.timelines import TO_TARGET, cost_to_target
 
 TARGET_LABELS = dict(zip(TO_TARGET, ("seconds to the target", "MB to the target"), strict=True))
 MOST_NAMED = 4
-"""How many of the runs without a result a note names."""
+"""How many of the reasons for runs without a result a note names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,7 +378,7 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
     if counts[-1] < FEWEST_SEEDS:
         spread = f"the range from the lowest to the highest seed (fewer than {FEWEST_SEEDS} have no 95 % interval)"
     elif counts[0] < FEWEST_SEEDS:
-        spread += f", below {FEWEST_SEEDS} seeds of the range"
+        spread += f" or, of fewer than {FEWEST_SEEDS} seeds, of their range,"
     if counts[-1] > 1:
         yield f"Mean ± half the width of {spread} over {many}."
     else:
@@ -404,9 +404,13 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
         if phases:
             yield f"Phase{where}: {'; '.join(phases)}."
         if setting.lost:
-            named = [f"{name}, seed {seed} ({why})" for (name, seed), why in setting.lost.items()]
-            more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-            yield f"Without a result{where}: {'; '.join(named[:MOST_NAMED])}{more}."
+            alike: dict[tuple[int, str], list[str]] = {}
+            for (name, seed), why in setting.lost.items():
+                alike.setdefault((seed, why.removeprefix(f"{name}, seed {seed}: ")), []).append(name)
+            named = [f"{', '.join(names)}, seed {seed} ({why.rstrip('.')})" for (seed, why), names in alike.items()]
+            more = f"; and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+            runs = f"{len(setting.lost)} run{'s'[: len(setting.lost) != 1]}"
+            yield f"{runs} without a result{where}: {'; '.join(named[:MOST_NAMED])}{more}."
 
 
 def _mark_notes(cells: Sequence[Cell], most_seeds: int) -> Iterator[str]:

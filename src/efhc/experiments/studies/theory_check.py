@@ -36,8 +36,8 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
-from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.folder import Pair
+from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.study import runs_in, why_no_experiment
