@@ -203,7 +203,8 @@ def strategy_lines(names: Sequence[str], in_front: Sequence[str] | None = None) 
     marks = {name: OF_KNOWN[name] for name in front if name in OF_KNOWN}
     others = [one for one in MARKERS if one not in OF_KNOWN.values()]  # first, so that one's own keep theirs
     free = iter([*others, *(one for one in OF_KNOWN.values() if one not in marks.values())])
-    lines = {name: Line(*styles[name], marker=marks.get(name) or next(free)) for name in front}
+    marks |= {name: next(free) for name in sorted(front) if name not in marks}  # the same, whatever the order
+    lines = {name: Line(*styles[name], marker=marks[name]) for name in front}
     return lines | {name: BEHIND for name in names if name not in lines}
 
 
@@ -253,11 +254,15 @@ def shade_band(axes: Axes, rows: pl.DataFrame, x: str, line: Line) -> None:
     axes.fill_between(shaded[x], shaded["low"], shaded["high"], facecolor=face, edgecolor=edge, linewidth=0.5)
 
 
+LONGEST = 28
+"""As many letters of a vertical axis stand in one line."""
+
+
 def label(axes: Axes, title: str, x: str, y: str) -> None:
     """Write the title of a panel and the names of its axes."""
     axes.set_title(title)
     axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set_ylabel(textwrap.fill(y, LONGEST))
 
 
 def plain_numbers(axis: Axis) -> None:
