@@ -154,8 +154,8 @@ def evaluated(table: Frame) -> Frame:
     rows = table.filter(pl.any_horizontal(pl.col(metric).is_not_null() for metric in metrics))
     if EVALUATION not in columns:
         return rows
-    measures = [name for name in measures_of(metrics) if name in columns]
-    keys = [name for name in ("strategy", "seed", EVALUATION) if name in columns]
+    measures: list[str] = [name for name in measures_of(metrics) if name in columns]
+    keys: list[str] = [name for name in ("strategy", "seed", EVALUATION) if name in columns]
     others = [name for name in columns if name not in (*measures, *keys)]
     grouped = rows.group_by(keys, maintain_order=True).agg(pl.col(others).last(), pl.col(measures).mean())
     return grouped.select(columns)
