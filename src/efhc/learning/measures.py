@@ -211,7 +211,12 @@ class Evaluation:
 
 
 def _decile(values: Floats, which: str) -> float:
-    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default."""
+    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default.
+
+    As the mean, it is NaN if a value is.
+    """
+    if np.isnan(values).any():
+        return np.nan
     ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)
