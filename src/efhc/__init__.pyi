@@ -241,6 +241,8 @@ def simulate(
     seeds: int | Sequence[int] = ...,
     batch_size: int | Literal["full"] = ...,
     evaluate_every: int = ...,
+    evaluate_at: Literal["drawn", "multiples", "budgets"] = ...,
+    budgets: float | Sequence[float] = ...,
     test_samples: int | None = ...,
     validation: float | None = ...,
     keep_models_every: int | None = ...,
@@ -302,11 +304,15 @@ def simulate(
     batch_size
         Number of samples per device and iteration, or "full" for all samples of the device.
     evaluate_every
-        Accuracy is measured after the first iteration, each multiple of this number, and the last.
+        Number of iterations in which models are evaluated once. They are also evaluated after the first iteration and after the last.
+    evaluate_at
+        When models are evaluated: after an iteration in each window of `evaluate_every` that is drawn by the seed ("drawn"), also whenever one of the `budgets` is spent ("budgets"), or after each multiple of `evaluate_every` ("multiples"), which meets a strategy that communicates at multiples of a number always in the same state.
+    budgets
+        Shares of ZT's total transmission time at which models are evaluated with evaluate_at = "budgets".
     test_samples
         Number of test samples for accuracy, spread evenly over the test set. Default: all.
     validation
-        Share of the training samples set aside for validation, by which `efhc tune` chooses.
+        Share of each device's training samples that is set aside, by which `efhc tune` chooses. Default: none.
     keep_models_every
         Keep all models after each multiple of this number of iterations, at the start and at the end. Default: the final models only.
     precision

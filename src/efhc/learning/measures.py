@@ -154,8 +154,8 @@ def evaluated(table: Frame) -> Frame:
     rows = table.filter(pl.any_horizontal(pl.col(metric).is_not_null() for metric in metrics))
     if EVALUATION not in columns:
         return rows
-    measures = [name for name in measures_of(metrics) if name in columns]
-    keys = [name for name in ("strategy", "seed", EVALUATION) if name in columns]
+    measures: list[str] = [name for name in measures_of(metrics) if name in columns]
+    keys: list[str] = [name for name in ("strategy", "seed", EVALUATION) if name in columns]
     others = [name for name in columns if name not in (*measures, *keys)]
     grouped = rows.group_by(keys, maintain_order=True).agg(pl.col(others).last(), pl.col(measures).mean())
     return grouped.select(columns)
@@ -211,7 +211,12 @@ class Evaluation:
 
 
 def _decile(values: Floats, which: str) -> float:
-    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default."""
+    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default.
+
+    As the mean, it is NaN if a value is.
+    """
+    if np.isnan(values).any():
+        return np.nan
     ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)

@@ -52,7 +52,7 @@ from efhc.experiments.runs.study import list_runs
 from efhc.experiments.runs.tables import driver_of
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.trackers.tracker import as_folder
-from efhc.learning.measures import Measure, measure_of
+from efhc.learning.measures import Measure, measure_of, measures_of, metrics_in
 from efhc.report.claims.intervals import bounds_words
 from efhc.report.figure_data import ACCURACY, RUN
 from efhc.report.numbers import MEGABYTE, cost_words, number_words
@@ -268,11 +268,12 @@ def summary(table: pl.DataFrame, measure: Measure = ACCURACY) -> pl.DataFrame:
     and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same, because a
     strategy does not depend on a setting, share a row in which that setting is null. With a target, there are the
     columns that `timeline_summary` describes. An event-driven run at whose end no device is there has no value: the
-    mean is over the other seeds, and has no interval.
+    mean is over the other seeds, and has no interval. The last columns are the means of all other measures.
     """
     settings, to_target = _settings(table), target_over_seeds() if TO_TARGET[0] in table.columns else []
     of_time = ["seconds", "broadcasts", "bytes", "devices_present"]
     costs = of_time if "seconds" in table.columns else ["transmission_time_total", "broadcasts_total"]
+    others = [one for one in measures_of(metrics_in(table.columns)) if one in table.columns and one != measure.name]
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
     rows = last.group_by(*settings, "strategy", maintain_order=True).agg(
         pl.col("failed").is_null().sum().alias("seeds"),
@@ -282,13 +283,14 @@ def summary(table: pl.DataFrame, measure: Measure = ACCURACY) -> pl.DataFrame:
         measure.worst,
         pl.col(costs).mean(),
         *to_target,
+        pl.col(others).mean(),
         pl.col("run").alias("runs"),
     )
     intervals = [bounds_of_all(per_seed) for per_seed in rows["per_seed"].to_list()]
     ends = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
     means = pl.concat([rows, ends], how="horizontal").select(
         *settings, "strategy", "seeds", "failed", measure.name, "low", "high", measure.worst_name, *costs,
-        *(expression.meta.output_name() for expression in to_target), "runs",
+        *(expression.meta.output_name() for expression in to_target), *others, "runs",
     )  # fmt: skip
     if to_target:
         means = with_target_bounds(means)

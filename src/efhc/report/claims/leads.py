@@ -82,9 +82,10 @@ def unresolved(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: 
         budget = f"a budget of {percent(ordered[0])} of {of}'s time"
         return f"{budget} is less than what is spent at the first evaluation: {names}"
     if coarse:
-        share, names = next(iter(coarse.items()))
+        share, without = next(iter(coarse.items()))
+        names = ", ".join(without)
         return (
-            f"no evaluation between {percent(share)} of {of}'s time and the next smaller budget ({', '.join(names)}); "
+            f"no evaluation between {percent(share)} of {of}'s time and the next smaller budget ({names}); "
             'evaluate_at = "budgets" evaluates where budgets are reached'
         )
     return None
