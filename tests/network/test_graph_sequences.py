@@ -15,6 +15,7 @@ from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.core.randomness import Randomness
+from efhc.experiments.nodes.node_files import linked_devices
 from efhc.network.graph_sequences import BaseGraph, OnePeerExponential, RandomPeers, base_steps, fewest_factors
 
 SEED = Randomness(11)
@@ -176,6 +177,14 @@ def test_weights_of_its_own_run_in_lockstep_only():
         assert efhc.simulate(network=network, devices=8, **fields)
     with pytest.raises(InputError) as caught:
         efhc.simulate(network=BaseGraph(peers=1), devices=7, **fields)
+    assert caught.value.field == "network"
+
+
+def test_nodes_run_sequences_whose_weights_follow_from_degrees_alone():
+    for network in (OnePeerExponential(), BaseGraph(peers=6), RandomPeers()):
+        assert linked_devices(network.over_time(7, SEED), 7, 9)[0] >= {1}
+    with pytest.raises(InputError) as caught:
+        linked_devices(BaseGraph(peers=1).over_time(7, SEED), 7, 9)
     assert caught.value.field == "network"
 
 
