@@ -75,7 +75,24 @@ def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
         network = network if is_built_in(experiment.network) else CheckedGraphs(network, experiment.devices)
     with quoting(experiment.network, "network"):
         network.graph(0)
+    if isinstance(experiment.driver, EventDriven):
+        check_weights(network, "the driver is 'event-driven'", "driver.kind = 'lockstep'")
     return network
+
+
+NODES_KNOW, OTHERWISE = (
+    "nodes know of their neighbours' links only how many there are",
+    "another network; or `efhc run`",
+)
+
+
+def check_weights(network: GraphsOverTime, what: str, allowed: str) -> None:
+    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only.
+
+    `what` is what knows no other weights, and `allowed` what to choose instead.
+    """
+    if network.graph(0).own_weights is not None:
+        raise InputError("network", f"links with other weights than Metropolis', while {what}", allowed)
 
 
 def draw_scenario(

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,21 @@ Standardize = bool | Literal["features", "minmax"] | Moments
 """How inputs are scaled; see `DataPolicy.standardize`."""
 
 
+class Column(NamedTuple):
+    """What became of one column of a table."""
+
+    name: str
+    levels: tuple[str, ...]
+    """The categories of a column of categories, each a feature of 0 and 1. Empty for a column of numbers."""
+    missing: int
+    """Number of missing values of training samples."""
+    missing_in_test: int
+    filled_with: str
+    """What stands for missing values; empty if nothing does."""
+    unseen: int
+    """Number of test samples with a category that no training sample has."""
+
+
 class DataPolicy(Policy, ABC):
     """The settings that all data sets share."""
 
@@ -89,6 +104,10 @@ class Dataset:
     """The columns of a table that the features were read from. Default: none."""
     unused: tuple[str, ...] = ()
     """The columns of a table that nothing was read from."""
+    columns: tuple[Column, ...] = ()
+    """What became of each column of a table that is a feature."""
+    dropped: tuple[int, int] = (0, 0)
+    """Numbers of training and of test samples that were left out because a value is missing."""
     precision: str = "float32"
     """The floating-point type of the numbers that models see."""
     scale: float = 1.0
