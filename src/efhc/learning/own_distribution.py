@@ -8,6 +8,9 @@ the data set knows the groups of its test samples. With s_t the metric of the de
 T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. q_ic by
 group: |T_c|, in proportion, of the device's groups c. Cells without test samples are left out, and `coverage` is the
 share of the device's training samples that are in the others. A device without any has no such value (NaN).
+
+Where labels are no classes (numbers, or several per sample) and devices do not hold whole groups, all test samples are
+one cell if the partition takes no account of labels (`IID`, `Quantities`). Otherwise own distributions are not known.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.partition import Groups
+from efhc.learning.partition import IID, Groups, Quantities
 
 
 class OwnDistributions:
     """q_ic of all devices, and the cells of all test samples."""
 
-    def __init__(self, cell_of_training: Ints, cell_of_test: Ints, parts: list[Ints], by: Literal["label", "group"]):
+    def __init__(
+        self, cell_of_training: Ints, cell_of_test: Ints, parts: list[Ints], by: Literal["label", "group", "sample"]
+    ):
         """Cells are whole numbers from 0, of each training and each test sample."""
         self.by = by
         counts = np.bincount(cell_of_test, minlength=int(cell_of_training.max(initial=0)) + 1)
@@ -42,7 +47,7 @@ class OwnDistributions:
         self.coverage: Floats = np.bincount(row[is_tested], held[is_tested], len(parts)) / totals
         """The share of each device's training samples whose cells have test samples, (m,)."""
         row, cell, held = row[is_tested], cell[is_tested], held[is_tested]
-        weights = (held if by == "label" else counts[cell]).astype(np.float64)
+        weights = (counts[cell] if by == "group" else held).astype(np.float64)
         self._column = np.searchsorted(self._tested, cell)
         self._q = weights / np.bincount(row, weights, len(parts))[row]
         self._first = np.searchsorted(row, np.arange(len(parts) + 1))
@@ -52,7 +57,10 @@ class OwnDistributions:
         """Return those of the devices that hold these training samples."""
         if isinstance(partition, Groups) and data.groups is not None and data.test_groups is not None:
             return cls(data.groups, data.test_groups, parts, "group")
-        return cls(data.y_train, data.y_test, parts, "label")
+        if data.has_classes:
+            return cls(data.y_train, data.y_test, parts, "label")
+        cell = 0 if isinstance(partition, IID | Quantities) else 1
+        return cls(np.zeros(len(data.y_train), np.int64), np.full(len(data.y_test), cell), parts, "sample")
 
     def by_cell(self, values: Floats) -> Floats:
         """Return the mean of each row of values (models, test samples) over the samples of each cell with samples."""
@@ -71,6 +79,8 @@ class OwnDistributions:
         """Return what the own distributions lack, in one sentence; None if nothing."""
         least = int(np.argmin(self.coverage))
         what = f"own data: the {self.by}s of device {least}"
+        if self.coverage[least] == 0 and self.by == "sample":
+            return "own data: labels are no classes, and devices hold no groups: there are no measures on own data"
         if self.coverage[least] == 0:
             return f"{what} have no test samples, so there are no measures on own data (own_accuracy, ...)"
         if self.coverage[least] < 1:

@@ -42,6 +42,10 @@ def backend_for(
     Raises `InputError` if the model cannot use the backend or the device.
     """
     if not isinstance(model, ModuleModel):
+        if not data.has_classes:
+            what = "numbers" if data.label_kind == "number" else "several per sample"
+            given = f"a {type(model).__name__} for labels that are {what}"
+            raise InputError("model", given, "a torch module, such as mlp, with a loss for such labels")
         known = ["linear", "arrays"] if LinearBackend.knows(model) else ["arrays"]
         if device != "cpu":
             raise InputError("device", device, "'cpu' for a model that is not a torch module")

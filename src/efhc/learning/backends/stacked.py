@@ -423,7 +423,7 @@ class StackedBackend(ModuleBackend):
         inputs = x if alone.training else x[0]
         scores = self._scores(at_once, pairs, buffers, inputs)
         if alone.training:
-            torch.autograd.backward(self._losses(scores, y).sum())
+            torch.autograd.backward(self._objective.losses(scores, y, lambda row: (row, 0)).sum())
         if self.draws_noise and alone.training:
             return True
         for device in range(2):

@@ -22,7 +22,15 @@ from efhc.base.arrays import Ints
 from efhc.base.errors import InputError, Unusable, did_you_mean
 from efhc.base.inputs import InputContent, InputFile, read_input, refuse_beyond_memory
 from efhc.core.randomness import Purpose
-from efhc.learning.data.dataset import LARGEST, DataPolicy, Dataset, Numbers, Standardize, share_of_each_label
+from efhc.learning.data.dataset import (
+    LARGEST,
+    DataPolicy,
+    Dataset,
+    LabelKind,
+    Numbers,
+    Standardize,
+    share_of_each_label,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -128,6 +136,8 @@ class LabelledColumns(DataPolicy):
     """The column with the labels: names or whole numbers, sorted into the classes 0, 1, ..."""
     features: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     """The columns with the features. Default: all columns of numbers that no other setting names."""
+    label_kind: LabelKind = "class"
+    """Whether labels are classes, or numbers to predict ("number"), as in regression."""
     group: str | None = None
     """The column with the group (user, hospital, ...) of a sample, for partition.kind = "groups"."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -160,6 +170,8 @@ class LabelledColumns(DataPolicy):
             raise InputError(
                 "features", f"{table.origin}, which has no column of numbers", "data with one or more of them"
             )
+        if self.label_kind == "number":
+            return self._with_numbers(table, test, is_test, columns)
         labels, order = table.names(self.label, "label")
         if test is not None:
             is_test = np.zeros(len(labels), dtype=bool)
@@ -188,6 +200,29 @@ class LabelledColumns(DataPolicy):
             class_names=tuple(classes),
             feature_names=tuple(columns),
             unused=tuple(name for name in table.header if name not in used),
+        )
+
+    def _with_numbers(
+        self, table: Table, test: Table | None, is_test: NDArray[np.bool_] | None, columns: Sequence[str]
+    ) -> Dataset:
+        """Return what `_samples` does, with numbers as labels."""
+        x, y = table.features(columns), table.features([self.label])[:, 0]
+        if is_test is None:
+            is_test = np.zeros(len(y), dtype=bool) if test is not None else self._chosen(np.zeros(len(y)))
+        if is_test.all():
+            raise InputError("label", "data without a training sample", "one or more of them")
+        x_test, y_test = x[is_test], y[is_test]
+        if test is not None:
+            x_test, y_test = test.features(columns), test.features([self.label])[:, 0]
+        groups, test_groups = self._groups(table, test, is_test)
+        used = {*self._uses, *columns}
+        return Dataset(
+            *(x[~is_test], y[~is_test], x_test, y_test),
+            groups=groups,
+            test_groups=test_groups,
+            feature_names=tuple(columns),
+            unused=tuple(name for name in table.header if name not in used),
+            label_kind="number",
         )
 
     def _groups(self, table: Table, test: Table | None, is_test: NDArray[np.bool_]) -> tuple[Ints | None, Ints | None]:
