@@ -104,7 +104,7 @@ def _from_here(name: str, value: Any) -> Any:
     """Return a value that was typed in a shell: its paths count from the current folder."""
     if isinstance(value, list):
         return [_from_here(name, one) for one in value]
-    if isinstance(value, str) and name.rpartition(".")[2] in ("path", "test_path"):
+    if isinstance(value, str) and (name.rpartition(".")[2] in ("path", "test_path") or name == "model.weights"):
         return str(absolute(value, Path()))
     return absolute_reference(value, Path()) if isinstance(value, str) and file_of(value) else value
 

@@ -115,7 +115,7 @@ class BuiltModule(Backend):
 def built(model: ModuleModel, data: Dataset, randomness: Randomness) -> nn.Module:
     """The module of a model, in the precision of the data."""
     with drawing(randomness.stream(Purpose.NOISE)):  # constants that a module draws: alike in every session
-        return model.build(data).to(getattr(torch, data.precision))
+        return model.network(data).to(getattr(torch, data.precision))
 
 
 def functional_call(module: nn.Module, tensors: Tensors, x: torch.Tensor) -> Any:

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError, Unusable
+from efhc.base.inputs import InputFile
 from efhc.base.own_code import YourOwn, imported, in_one_line
 from efhc.base.policy import Policy
 from efhc.learning.data.dataset import Dataset
@@ -65,6 +66,10 @@ class ModuleModel(Policy):
     """Weight of each class in the cross-entropy that devices train by, or "balanced": N / (classes N_c), with N_c of
     all N training labels. Test losses have no weights. Default: none."""
 
+    weights: InputFile | None = None
+    """A file of tensors by the names of the module's parameters and buffers, for all devices: .safetensors, .npz, or
+    what torch.save wrote of a state_dict (.pt, .pth). What it lacks is drawn. Default: everything is drawn."""
+
     @model_validator(mode="after")
     def _settings_go_with_the_loss(self) -> Self:
         if self.class_weights is not None and self.loss != "cross-entropy":
@@ -78,6 +83,15 @@ class ModuleModel(Policy):
     def build(self, data: Dataset) -> nn.Module:
         """Return the network for this data, with parameters that torch draws."""
 
+    def network(self, data: Dataset) -> nn.Module:
+        """Return the network for this data, with the weights of the file, if there is one."""
+        module = self.build(data)
+        if self.weights is not None:
+            from efhc.learning.models.weights import load_weights
+
+            load_weights(module, self.weights)
+        return module
+
     def parameters(self, data: Dataset) -> int:
         """Return n, the number of trainable parameters."""
         with _drawing(np.random.default_rng(0)):
@@ -86,7 +100,7 @@ class ModuleModel(Policy):
     def initial(self, data: Dataset, stream: np.random.Generator) -> Floats:
         """Return an initial model (n,), as the layers initialise themselves, drawn from `stream` alone."""
         with _drawing(stream):
-            parameters = trainable(self.build(data))
+            parameters = trainable(self.network(data))
         return np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters])
 
     def outputs(self, data: Dataset) -> int:
