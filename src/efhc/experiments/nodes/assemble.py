@@ -252,7 +252,9 @@ def own_scenario(experiment: Experiment, seed: int, device: int, data: Path | No
             own = _read_own(data, experiment)
     # Nothing reads the parts of other devices here, and theirs are not to be held.
     own_samples: Ints = np.arange(len(own.y_train))
-    return draw_scenario(experiment, own, seed, parts=[own_samples] * experiment.devices, devices_apart=apart)
+    return draw_scenario(
+        experiment, own, seed, parts=[own_samples] * experiment.devices, devices_apart=apart, is_of_one_device=True
+    )
 
 
 def _read_own(path: Path, experiment: Experiment) -> Dataset:

@@ -69,6 +69,8 @@ def network_for(model: ModuleModel, data: Dataset, randomness: Randomness) -> Co
 class CompiledBackend(BuiltModule, RangeBackend):
     """A device's answers depend on nothing but its own model and samples, to the last bit."""
 
+    name = "compiled"
+
     def __init__(
         self,
         model: ModuleModel,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -244,6 +245,11 @@ class ModuleBackend(BuiltModule):
         self._workers().each(test, self._parts(np.empty((len(models), 1), np.int64)))
         return values, is_bad
 
+    @property
+    def processor_seconds(self) -> float:
+        """The processor time that calls from this thread have taken."""
+        return self._workers().seconds
+
     def _workers(self) -> Workers:
         """The worker threads of the calling thread: runs that share a backend do not wait for one another."""
         if not hasattr(self._of_caller, "workers"):
@@ -284,6 +290,8 @@ class Workers:
     """`threads` threads with one core each; they end with this object."""
 
     def __init__(self, threads: int) -> None:
+        self.seconds = 0.0
+        """The processor time of all tasks."""
         set_before: list[int] = []
 
         def take_one_core() -> None:
@@ -300,8 +308,14 @@ class Workers:
 
     def each(self, task: Callable[[Item], Any], items: Iterable[Item]) -> None:
         """Run `task` for every item. Raises the first error."""
-        for done in [self._pool.submit(task, item) for item in items]:
-            done.result()
+
+        def timed(item: Item) -> float:
+            started = time.thread_time()
+            task(item)
+            return time.thread_time() - started
+
+        for done in [self._pool.submit(timed, item) for item in items]:
+            self.seconds += done.result()
 
 
 # One device after the other
@@ -313,6 +327,8 @@ FEW_POSITIONS = 16
 
 class LoopBackend(ModuleBackend):
     """A device's answers depend on nothing but its own model, samples and iteration, to the last bit (on the CPU)."""
+
+    name = "loop"
 
     def _chosen(self, modes: Modes) -> Modes:
         for module in modes.values():

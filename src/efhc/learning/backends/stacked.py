@@ -351,6 +351,8 @@ class StackedBackend(ModuleBackend):
     a module that draws noise needs all devices in one iteration.
     """
 
+    name = "stacked"
+
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         if not batch.is_lockstep:
             self.check_devices_may_part()
