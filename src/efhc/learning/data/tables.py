@@ -107,7 +107,7 @@ class Table:
         import polars as pl
 
         series = self.columns[column]
-        allowed = "a column of names or of whole numbers"
+        allowed = "a column of names or of whole numbers" + (", or label_kind = 'number'" if setting == "label" else "")
         named = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date)
         if not series.dtype.is_numeric() and series.dtype not in named:
             raise InputError(setting, f"{column!r}, a column of {series.dtype}", allowed)
