@@ -10,6 +10,7 @@ from problems import graphs
 from efhc.core.graph import Graph
 from efhc.drivers.record import METRICS, Record, list_columns
 from efhc.drivers.steps import Steps
+from efhc.learning.measures import CLASSIFICATION, Evaluation, Scores
 
 
 def joined(pieces, table):
@@ -32,12 +33,12 @@ def test_pieces_are_the_whole_record_wherever_it_is_cut(data, stretches):
         for record in (whole, cut):
             record.add(steps, bandwidths, 7)
         if data.draw(st.booleans()):
-            accuracies, of_mean = rng.random(5), rng.random()
+            scores = {metric: Scores(*rng.random((2, 5)), *rng.random(2)) for metric in CLASSIFICATION}
             for record in (whole, cut):
-                record.add_accuracies(accuracies, of_mean)
+                record.add_evaluation(Evaluation(CLASSIFICATION, scores, np.arange(5)))
         if data.draw(st.booleans()):
             pieces.append(cut.take())
-            cut = Record(first=cut.end, time_total=cut.time_total)  # as from a checkpoint
+            cut = Record(cut.end, cut.time_total, cut.largest_time)  # as from a checkpoint
     pieces.append(cut.take())
     everything = whole.take()
     for table in ("metrics", "events", "network"):

@@ -78,13 +78,13 @@ def test_mini_batch_gradients_are_unbiased(learner_of: Callable[..., Learner], d
 def test_accuracies_by_hand(learner_of: Callable[..., Learner]):
     x_test = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 3.0]])
     data = Dataset(np.eye(2), np.array([0, 1]), x_test, np.array([0, 1, 1, 1])).load("float64")
-    learner = learner_of(SVM(), data, [np.array([0]), np.array([1])], 1, SEED)
+    learner = learner_of(SVM(), data, [np.array([0]), np.array([1]), np.array([0, 1])], 1, SEED)
     copies = [1.0, 0, 0, 1, 0, 0]  # class 0 scores x_0, class 1 scores x_1: answers 0, 1, 0, 1
     swapped = [0.0, 1, 1, 0, 0, 0]  # answers 1, 0, 1, 0
     always_one = [0.0, 0, 0, 0, 0, 1]  # by its bias
-    got, of_mean = learner.accuracies(np.array([copies, swapped, always_one]), {})
-    assert got.tolist() == [0.75, 0.25, 0.75]
-    assert of_mean == 0.75  # it scores (x_0 + x_1) / 3 for both, and the bias decides
+    found = learner.evaluate(np.array([copies, swapped, always_one]), {}).scores["accuracy"]
+    assert found.every.tolist() == [0.75, 0.25, 0.75]
+    assert found.mean_model == 0.75  # it scores (x_0 + x_1) / 3 for both, and the bias decides
 
 
 def test_the_mean_model_is_averaged_in_double_precision():
@@ -95,8 +95,7 @@ def test_the_mean_model_is_averaged_in_double_precision():
     models = np.zeros((3, 4), np.float32)  # two weights, two biases
     models[:, 3] = [1e8, 1, -1e8]
     assert models.mean(axis=0)[3] == 0
-    _, of_mean = learner.accuracies(models, {})
-    assert of_mean == 1
+    assert learner.evaluate(models, {}).scores["accuracy"].mean_model == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -106,10 +105,10 @@ def test_scores_that_are_not_finite_are_no_accuracy(learner_of: Callable[..., Le
     models = np.zeros((200, 6))
     models[150, 4] = bad
     with pytest.raises(ScoresNotFinite, match="device 150"):
-        learner.accuracies(models, {})
+        learner.evaluate(models, {})
     models[150, 4:] = -np.inf, 0  # a class that is ruled out
     learner.backend.accuracies(models, {})
     models = np.zeros((200, 6))
     models[:, 4] = 1.7e308  # each is finite, their sum is not
     with pytest.raises(ScoresNotFinite, match="the mean model"), np.errstate(over="ignore"):
-        learner.accuracies(models, {})
+        learner.evaluate(models, {})

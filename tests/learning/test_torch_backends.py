@@ -391,12 +391,16 @@ def test_a_module_with_a_devices_parameters_and_statistics_scores_what_the_evalu
         _, local = backend.grads(problem.models, Batch(k, problem.samples), local, out)
         problem.models -= 0.1 * out
     learner = Learner(backend, data, list(problem.samples), 2, Randomness(0))
-    accuracies, of_mean = learner.accuracies(problem.models, local)
+    found = learner.evaluate(problem.models, local).scores
     x = torch.tensor(data.inputs(data.x_test)).reshape(-1, *input_shape(data))
-    for device, expected in [*enumerate(accuracies), ("mean", of_mean)]:
+    for device, place in [*enumerate(range(5)), ("mean", None)]:
         module = learner.module(problem.models, local, device)
         assert not module.training
-        assert np.mean(module(x).argmax(-1).numpy() == data.y_test) == expected
+        right, losses = (found[metric] for metric in ("accuracy", "loss"))
+        expected = [one.mean_model if place is None else one.every[place] for one in (right, losses)]
+        assert np.mean(module(x).argmax(-1).numpy() == data.y_test) == expected[0]
+        loss = torch.nn.functional.cross_entropy(module(x), torch.tensor(data.y_test))
+        assert loss.item() == pytest.approx(expected[1], rel=1e-5)
     first = learner.module(problem.models, local, 0)
     assert {name for name, _ in first.named_buffers()} >= local.keys()
     for name, rows in local.items():

@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant("gradients summed instead of averaged", "learning/models/**/*.py", "by_score / by_score.dtype.type(x.shape[-2])", "by_score", "tests/learning/test_models.py"),
     # Evaluation
     Mutant("the mean model in float32", "learning/**/*.py", "models.mean(axis=0, dtype=np.float64", "models.mean(axis=0, dtype=np.float32", "tests/learning/test_learner.py"),
-    Mutant("best and worst device swapped", "drivers/**/*.py", "accuracies.min(), accuracies.max()", "accuracies.max(), accuracies.min()", f"tests/drivers {RUNS}"),
+    Mutant("best and worst device swapped", "learning/measures.py", "values.min(), values.max()", "values.max(), values.min()", f"tests/drivers {RUNS}"),
     Mutant("no evaluation after the first iteration", "experiments/config/**/*.py", "return 1 if k == 0 else", "return min(self.evaluate_every, self.iterations) if k == 0 else", RUNS),
     Mutant("features that one sample lacks are skipped", "learning/**/*.py", "values.any(axis=2)", "values.all(axis=2)", "tests/learning/test_linear_evaluation.py"),
     Mutant("scores without the shift of the inputs", "learning/**/*.py", "data.shift * weights.sum", "0 * weights.sum", "tests/learning/test_linear_evaluation.py"),

@@ -68,7 +68,7 @@ class Node:
             "checkpoint_every": 5,
             "stop_seconds": 2.0,
             "limits": Limits(give_up=20.0),
-            "record": RecordingSettings(start=1.0, models_every=1),
+            "record": RecordingSettings(start=1.0, models_after="every"),
         }
         self.settings = NodeSettings.model_validate(settings | more)
         scenario = own_scenario(experiment, seed, device, None, apart=False)

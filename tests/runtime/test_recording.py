@@ -25,7 +25,7 @@ def model(value: float) -> np.ndarray:
 
 
 def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
-    silent = Recorder(tmp_path, RecordingSettings(models_every=1, models_seconds=1.0), PARAMETERS, "float32")
+    silent = Recorder(tmp_path, RecordingSettings(models_after="every", models_seconds=1.0), PARAMETERS, "float32")
     silent.step(0, True, 1.0, 2.0, 3.0, 4.0)
     silent.after_iteration(1, model(1.0))
     silent.at_time(1, model(1.0))
@@ -57,7 +57,7 @@ def test_steps_come_back_also_after_a_restart_and_without_the_row_that_a_kill_cu
 
 
 def test_models_are_kept_after_the_first_iteration_and_every_few(tmp_path: Path) -> None:
-    kept = recorder(tmp_path, models_every=3)
+    kept = recorder(tmp_path, models_after=(1, 3, 6, 9))
     local = {"mean": np.arange(4.0).reshape(1, 4), "count": np.array([7])}
     for k in range(8):
         kept.after_iteration(k, model(k), local)

@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     MESSAGE_LOSS = 16
     TEST_SAMPLES = 17
     OTHER_BANDWIDTHS = 18
+    EVALUATIONS = 19
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from efhc.core.graph import Graph
 from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps, both_ways
-from efhc.learning.measures import CLASSIFICATION, Evaluation, measures_of
+from efhc.learning.measures import CLASSIFICATION, EVALUATION, Evaluation, measures_of
 from efhc.scenarios.scenario import Scenario
 
 COUNTED: dict[str, pl.DataType] = {
@@ -36,9 +36,13 @@ COUNTED: dict[str, pl.DataType] = {
     "bits": pl.Float64(),
 }
 """The columns of the metrics that every iteration has."""
-METRICS: dict[str, pl.DataType] = {**COUNTED, **dict.fromkeys(measures_of(CLASSIFICATION), pl.Float64())}
-"""Columns of the metrics, after `strategy` and `seed`. Measures are null where models were not evaluated. Those of
-metrics of the user's own follow as further columns."""
+METRICS: dict[str, pl.DataType] = {
+    **COUNTED,
+    EVALUATION: pl.Int64(),
+    **dict.fromkeys(measures_of(CLASSIFICATION), pl.Float64()),
+}
+"""Columns of the metrics, after `strategy` and `seed`. `evaluation` and measures are null where models were not
+evaluated. Measures of metrics of the user's own follow as further columns."""
 
 SUMS = {"bits_total": "bits", "broadcasts_total": "fired"}
 """What rows in a live file have in addition: the sums of these columns of the metrics so far."""
@@ -99,11 +103,13 @@ class Record:
     first: int = 0
     """The iteration of the next piece's first row."""
     time_total: float = 0.0
-    """The transmission time of all iterations before the last row's."""
+    """The transmission time of all iterations so far."""
+    largest_time: float = 0.0
+    """The largest transmission time of an iteration so far."""
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
     """The sums of the columns `SUMS` over all iterations."""
     _stretches: list[_Stretch] = field(default_factory=list)
-    _measures: dict[int, dict[str, float | None]] = field(default_factory=dict)
+    _measures: dict[int, dict[str, float | int | None]] = field(default_factory=dict)
     """The measures of the iterations after which models were evaluated."""
     _parameters: int = 0
     """n"""
@@ -146,13 +152,18 @@ class Record:
         self._stretches.append(stretch)
         self._parameters = parameters
         self.time_total = float(metrics["transmission_time_total"][-1])
+        self.largest_time = max(self.largest_time, float(times.max()))
         self.totals = {name: total + metrics[SUMS[name]].sum().item() for name, total in self.totals.items()}
         self._length += len(steps)
         self._entries += len(fired) + len(used) + (2 * len(steps.graph.links) if is_new else 0)
 
-    def add_evaluation(self, evaluation: Evaluation, iteration: int | None = None) -> None:
-        """Record how good the models are that an iteration left, which was not taken yet. Default: the last one."""
-        self._measures[self.end - 1 if iteration is None else iteration] = evaluation.columns
+    def add_evaluation(self, evaluation: Evaluation, iteration: int | None = None, *, first: int | None = None) -> None:
+        """Record how good the models are that an iteration left, which was not taken yet. Default: the last one.
+
+        `first` is the first iteration of several that make up one evaluation. Default: it is one by itself.
+        """
+        iteration = self.end - 1 if iteration is None else iteration
+        self._measures[iteration] = {EVALUATION: iteration if first is None else first, **evaluation.columns}
 
     def row(self, iteration: int) -> dict[str, float | int | None]:
         """Return the row of the metrics of an iteration that was not taken yet. None stands for not evaluated."""
@@ -184,13 +195,13 @@ class Record:
     def _series(self, name: str, kind: pl.DataType) -> pl.Series:
         """Return a column of the metrics. A NaN stands for what is not known: nothing that is recorded is NaN."""
         if name in COUNTED:
-            column = self._column(name).astype(np.int64 if kind.is_integer() else np.float64)
+            column = self._column(name)
         else:
             column = np.full(self._length, np.nan)
             for iteration, row in self._measures.items():
                 value = row.get(name)
                 column[iteration - self.first] = np.nan if value is None else value
-        return pl.Series(name, column, kind, nan_to_null=True)
+        return pl.Series(name, column, nan_to_null=True).cast(kind)
 
     def _events(self, ends: Ints) -> pl.DataFrame:
         fired, bits = _joined(s.fired for s in self._stretches), _joined(map(self._sent, self._stretches), (0, 2))

@@ -66,7 +66,8 @@ class EventDriven(DriverPolicy):
     seconds: Seconds | None = None
     """Virtual time at which the run ends, instead of after `iterations` steps of every device. Default: none."""
     sample_seconds: Seconds | None = None
-    """Virtual time between evaluations. Default: `evaluate_every` times the median compute time of step 0."""
+    """Length of the windows of virtual time in each of which models are evaluated once. Default: `evaluate_every` times
+    the median compute time of step 0."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """Accuracy for which the seconds and bytes until then are reported."""
     patience_seconds: Seconds = 30.0

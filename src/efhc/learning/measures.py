@@ -30,6 +30,8 @@ Metrics = Mapping[str, Better]
 CLASSIFICATION: Metrics = {"accuracy": "higher", "loss": "lower"}
 DECILE: Mapping[Better, str] = {"higher": "p10", "lower": "p90"}
 OWN, MEAN_MODEL = "own_", "mean_model_"
+EVALUATION = "evaluation"
+"""The column with the iteration in which an evaluation begins. Rows with the same one are one evaluation."""
 WORDS = {
     "min": "smallest of all devices", "max": "largest of all devices", "std": "standard deviation over devices",
     "p10": "a tenth of the devices is below", "p90": "a tenth of the devices is above",
@@ -93,10 +95,20 @@ def measure_in(name: str, columns: Collection[str], field: str = "measure") -> M
 
 
 def evaluated(table: Frame) -> Frame:
-    """Return the rows of metrics or a timeline after which models were evaluated."""
+    """Return a row for each evaluation in metrics or a timeline.
+
+    An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
+    """
     columns = table.collect_schema().names()
-    means = [column for metric in metrics_in(columns) if (column := metric) in columns]
-    return table.filter(pl.any_horizontal(pl.col(means).is_not_null()))
+    metrics = metrics_in(columns)
+    rows = table.filter(pl.any_horizontal(pl.col(metric).is_not_null() for metric in metrics))
+    if EVALUATION not in columns:
+        return rows
+    measures: list[str] = [name for name in measures_of(metrics) if name in columns]
+    keys: list[str] = [name for name in ("strategy", "seed", EVALUATION) if name in columns]
+    others = [name for name in columns if name not in (*measures, *keys)]
+    grouped = rows.group_by(keys, maintain_order=True).agg(pl.col(others).last(), pl.col(measures).mean())
+    return grouped.select(columns)
 
 
 # Evaluations

@@ -110,8 +110,8 @@ class RecordingSettings(Policy):
     begin: float = Field(default=0.0, ge=0, strict=False)
     """Second of the run before which a free-running node makes no step. In a run that is resumed, it is the second at
     which the nodes were stopped."""
-    models_every: Annotated[int, Field(ge=1)] | None = None
-    """Iterations between two kept models. The model after the first iteration is kept, too."""
+    models_after: tuple[int, ...] | Literal["every"] = Field(default=(), strict=False)
+    """Numbers of iterations after which the model is kept, or "every". Default: none."""
     models_seconds: Seconds | None = None
     """Seconds between two kept models of a free-running node."""
     gradients: bool = False

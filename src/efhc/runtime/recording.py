@@ -83,6 +83,9 @@ class Recorder:
         # The wall clock is read once: if it jumps later, no row is out of order.
         self._started = time.time() - settings.start - time.monotonic()
         self._offered: dict[Token, float] = {}
+        after = settings.models_after
+        self._models_after = None if after == "every" else frozenset(after)
+        """The numbers of iterations after which the model is kept. None: all."""
         self._next_model = settings.begin
         self._files: dict[str, _Rows] = {}
         """The files that were begun, by name."""
@@ -131,8 +134,7 @@ class Recorder:
 
     def after_iteration(self, k: int, model: Floats, local: Local = NOTHING) -> None:
         """The device has w_i(k). Keep it if it is one of the iterations to record."""
-        every = self._settings.models_every
-        if every is not None and (k == 1 or k % every == 0):
+        if self._models_after is None or k in self._models_after:
             self._keep(k, model, local)
 
     def at_time(self, k: int, model: Floats, local: Local = NOTHING) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +51,13 @@ class Form:
             and parts.links is None
             and parts.budget is None
         )
+
+    @property
+    def period(self) -> int:
+        """Number of iterations after which the strategy does the same again, as far as its settings tell; else 1."""
+        parts = () if self.parts is None else (self.parts.trigger, self.parts.mixing)
+        every = (getattr(one, "every", 1) for one in parts)
+        return math.lcm(*(number for number in every if isinstance(number, int) and number > 0))
 
     @property
     def half_steps(self) -> HalfStepsMixing | None:

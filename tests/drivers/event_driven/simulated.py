@@ -39,7 +39,9 @@ def tiny(devices: int, links: Any, bandwidths: Iterable[float] | float = 4.0, **
     return Experiment(**known | fields)
 
 
-def simulator_of(experiment: Experiment, seed: int = 0, trigger: Any = None, scenario: Any = None) -> Simulator:
+def simulator_of(
+    experiment: Experiment, seed: int = 0, trigger: Any = None, scenario: Any = None, **settings: Any
+) -> Simulator:
     scenario = scenario or draw_scenario(experiment, load_data(experiment), seed)
     trigger = trigger or next(iter(experiment.strategies.values()))
     return Simulator(
@@ -49,6 +51,7 @@ def simulator_of(experiment: Experiment, seed: int = 0, trigger: Any = None, sce
         experiment.iterations,
         Randomness(seed),
         evaluate_every=experiment.evaluate_every,
+        **settings,
     )
 
 

@@ -30,7 +30,7 @@ def steps(simulator: Any, device: int) -> list[tuple[int, float]]:
 
 
 def devices_present(simulator: Any) -> dict[float, int]:
-    return {row[0]: row[5] for row in simulator.record.timeline}
+    return {row["seconds"]: row["devices"] for row in simulator.record.timeline}
 
 
 def test_a_device_that_crashes_goes_on_from_its_journal(tmp_path):
@@ -82,7 +82,7 @@ def test_a_device_that_joins_may_copy_its_first_neighbour(tmp_path):
         if simulator.now == 4.0:
             assert np.array_equal(simulator.models[1], copied)
     assert steps(simulator, 1) == [(k, 3.0 + k) for k in range(2, 6)]
-    assert simulator.record.timeline[-1][4] == 3 * 8 * 4  # a model copied, and two exchanged
+    assert simulator.record.timeline[-1]["bytes"] == 3 * 8 * 4  # a model copied, and two exchanged
 
 
 def test_a_device_that_leaves_ends_what_is_in_flight_first(tmp_path):
@@ -148,7 +148,7 @@ def test_a_doubt_is_settled_when_the_device_returns(tmp_path):
     outcomes = [(row[0], row[8]) for row in simulator.record.exchanges]
     assert (0.0, "withdrawn") in outcomes
     assert {what for _, what in outcomes} <= {"withdrawn", "committed", "refused"}
-    assert simulator.record.timeline[-1][-1] == 0.0
+    assert simulator.record.timeline[-1]["imbalance"] == 0.0
     assert simulator.warnings == []
 
 
@@ -159,7 +159,7 @@ def test_a_decider_that_crashes_after_its_commit_remembers_it(tmp_path, commit):
     settings = driver(churn(tmp_path, *rows), efhc.PerLink(latency=1.0), compute={"seconds": 32.0})
     simulator = run(tiny(2, [[0, 1]], iterations=1, driver=settings, **STAND_STILL))
     first = simulator.scenario.initial_models()
-    assert simulator.record.timeline[-1][-1] == 0.0
+    assert simulator.record.timeline[-1]["imbalance"] == 0.0
     assert np.allclose(simulator.models.sum(axis=0), first.sum(axis=0), rtol=0, atol=1e-15)
     if commit:
         assert simulator.record.exchanges[0][:9] == (0.0, 4.0, 0, 1, 0, 0, 0.5, 2, "committed")
@@ -179,8 +179,9 @@ def test_the_run_ends_if_all_devices_have_left(tmp_path):
     settings = driver(churn(tmp_path, (1.5, 0, "leave"), (2.5, 1, "crash")))
     simulator = run(tiny(2, [[0, 1]], iterations=50, driver=settings))
     assert simulator.now < 10
-    assert simulator.record.timeline[-1][5] == 0
-    assert simulator.record.timeline[-1][6:11] == (None,) * 5
+    assert simulator.record.timeline[-1]["devices"] == 0
+    assert simulator.record.timeline[-1]["consensus_error"] is None
+    assert "accuracy" not in simulator.record.timeline[-1]
 
 
 @pytest.mark.parametrize(
@@ -231,5 +232,5 @@ def test_a_run_waits_for_a_device_in_doubt_that_will_restart(tmp_path):
     events = churn(tmp_path, (1.8, 1, "crash"), (30.0, 1, "restart"))
     simulator = run(tiny(2, [[0, 1]], iterations=1, driver=driver(events, links), **STAND_STILL))
     assert simulator.now >= 30.0
-    assert simulator.record.timeline[-1][-1] == 0.0
+    assert simulator.record.timeline[-1]["imbalance"] == 0.0
     assert not [row for row in simulator.record.exchanges if row[8] in ("unfinished", "unresolved")]

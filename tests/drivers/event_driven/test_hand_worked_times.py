@@ -170,7 +170,7 @@ def test_a_transfer_that_another_one_joins_half_way():
     a, b, c = initial(simulator)
     assert np.allclose(simulator.models, [a + (b - a) / 3, (a + b + c) / 3, c + (b - c) / 3], rtol=0, atol=1e-15)
     # From 5 s on, device 2 has made the step of its exchange with 1, and 1 has not, until it steps at 8 s.
-    imbalance = {row[0]: row[-1] for row in simulator.record.timeline}
+    imbalance = {row["seconds"]: row["imbalance"] for row in simulator.record.timeline}
     assert imbalance.keys() == {half / 2 for half in range(33)}
     step = np.linalg.norm(b - c) / 3
     assert all(imbalance[half / 2] == 0 for half in range(10))

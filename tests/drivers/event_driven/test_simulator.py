@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from itertools import pairwise
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_a_run_ends_exactly_at_its_last_second(seconds):
     simulator = run(tiny(3, efhc.Ring(), driver=driver, iterations=2))
     assert simulator.now == seconds
     assert simulator.progress == 1.0
-    times = [row[0] for row in simulator.record.timeline]
+    times = [row["seconds"] for row in simulator.record.timeline]
     assert times == [*(t for t in (0.0, 2.0, 4.0, 6.0) if t < seconds), seconds]
     assert [row[2] for row in simulator.record.steps] == [t for t in range(1, int(seconds) + 1) for _ in range(3)]
     assert all(row[1] <= seconds for row in simulator.record.exchanges)
@@ -69,23 +70,42 @@ def test_samples_are_taken_when_they_are_due_and_count_what_was_made_until_then(
     driver = efhc.EventDriven(links={"latency": 0.125}, compute={"seconds": [1.0, 0.5]}, sample_seconds=0.75)
     simulator = run(tiny(2, [[0, 1]], driver=driver, iterations=6))
     record = simulator.record
-    times = [row[0] for row in record.timeline]
+    times = [row["seconds"] for row in record.timeline]
     assert times[:-1] == [0.75 * sample for sample in range(len(times) - 1)]
     assert times[-1] == simulator.now
     for row in record.timeline:
-        assert row[1] == sum(step[2] <= row[0] for step in record.steps)
-        assert row[3] == sum(one[1] <= row[0] and one[8] == "committed" for one in record.exchanges)
-        assert row[5] == 2
-    for name, place in (("steps", 1), ("broadcasts", 2), ("exchanges", 3), ("bytes", 4)):
-        values = [row[place] for row in record.timeline]
+        assert row["steps"] == sum(step[2] <= row["seconds"] for step in record.steps)
+        over = (one for one in record.exchanges if one[1] <= row["seconds"])
+        assert row["exchanges"] == sum(one[8] == "committed" for one in over)
+        assert row["devices"] == 2
+    for name in ("steps", "broadcasts", "exchanges", "bytes"):
+        values = [row[name] for row in record.timeline]
         assert all(a <= b for a, b in pairwise(values)), name
-    assert record.timeline[-1][1] == 12
+    assert record.timeline[-1]["steps"] == 12
 
 
 def test_the_default_sample_is_evaluate_every_median_steps():
     driver = efhc.EventDriven(compute={"seconds": [1.0, 2.0, 30.0]}, seconds=100.0)
     simulator = run(tiny(3, efhc.Ring(), driver=driver, evaluate_every=10))
-    assert [row[0] for row in simulator.record.timeline] == [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+    assert [row["seconds"] for row in simulator.record.timeline] == [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
+
+
+def test_drawn_samples_are_one_in_each_window_and_a_function_of_the_seed():
+    driver = efhc.EventDriven(sample_seconds=2.0, seconds=41.0)
+    experiment = tiny(3, efhc.Ring(), driver=driver)
+    for seed in (0, 1):
+        times = []
+        for _ in range(2):
+            simulator = simulator_of(experiment, seed, draws_samples=True)
+            while not simulator.is_over:
+                simulator.advance()
+            times.append([row["seconds"] for row in simulator.record.timeline])
+        assert times[0] == times[1]
+        first, *drawn, last = times[0]
+        assert (first, last) == (0.0, 41.0)
+        assert [math.ceil(seconds / 2) for seconds in drawn] == list(range(1, len(drawn) + 1))
+        assert len({seconds % 2 for seconds in drawn}) == len(drawn)
+        assert 20 <= len(drawn) <= 21
 
 
 def test_devices_learn_their_bandwidth_from_what_they_send():

@@ -100,11 +100,11 @@ def assert_sum_law(driver: efhc.EventDriven, seed: int, **fields: Any) -> Any:
             expected = expected - scenario.step_size(k) * np.array([z, -z, 1.0, -1.0])
         made, looked = len(steps), looked + 1
         difference = np.linalg.norm(simulator.models.sum(axis=0) - expected)
-        assert difference == pytest.approx(timeline[-1][-1], abs=1e-9), f"at second {simulator.now}"
+        assert difference == pytest.approx(timeline[-1]["imbalance"], abs=1e-9), f"at second {simulator.now}"
     assert looked > 20
     assert "unresolved" not in {row[8] for row in simulator.record.exchanges}
     if all(device.is_idle for device in simulator.devices):
-        assert timeline[-1][-1] == 0.0  # at rest
+        assert timeline[-1]["imbalance"] == 0.0  # at rest
     return simulator
 
 
@@ -227,7 +227,7 @@ def assert_half_steps_sum_law(driver: efhc.EventDriven, seed: int, patch: pytest
         under_way, untaught = (np.sum(found, axis=0) for found in zip(*pairs, strict=True))
         expected = first - books.descended + books.cut_off
         assert simulator.models.sum(axis=0) - expected == pytest.approx(under_way, abs=1e-9), f"at {simulator.now}"
-        assert np.linalg.norm(under_way) == pytest.approx(timeline[-1][-1], abs=1e-9)
+        assert np.linalg.norm(under_way) == pytest.approx(timeline[-1]["imbalance"], abs=1e-9)
         if strategy.parts().local == efhc.SGD():
             assert books.descended == pytest.approx(gradients, abs=1e-9)
         h = simulator._links._rows.arrays.get("correction", np.zeros((5, 4)))
@@ -235,7 +235,7 @@ def assert_half_steps_sum_law(driver: efhc.EventDriven, seed: int, patch: pytest
     assert looked > 20
     assert {row[8] for row in simulator.record.exchanges} >= {"committed"}
     if all(device.is_idle for device in simulator.devices):
-        assert timeline[-1][-1] == 0.0  # at rest
+        assert timeline[-1]["imbalance"] == 0.0  # at rest
     return simulator
 
 
@@ -254,5 +254,5 @@ def test_half_steps_that_only_lose_messages_report_nothing_unresolved(monkeypatc
     )
     simulator = assert_half_steps_sum_law(driver, 0, monkeypatch)
     assert {row[8] for row in simulator.record.exchanges} == {"committed"}
-    assert simulator.record.timeline[-1][-1] == 0.0
+    assert simulator.record.timeline[-1]["imbalance"] == 0.0
     assert simulator.warnings == []

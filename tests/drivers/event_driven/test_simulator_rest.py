@@ -56,7 +56,7 @@ def simulated(seed: int, strategy: Any, **driver) -> Simulator:
 def assert_rest(simulator: Simulator, strategy: str) -> None:
     assert simulator.is_over
     outcomes, devices = {row[8] for row in simulator.record.exchanges}, simulator.devices
-    assert simulator.record.timeline[-1][-1] == 0.0
+    assert simulator.record.timeline[-1]["imbalance"] == 0.0
     if strategy == "exchange":
         assert "unfinished" not in outcomes
         assert all(device.is_idle and not device.steps for device in devices)

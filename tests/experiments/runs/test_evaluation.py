@@ -20,7 +20,14 @@ from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import RunStore
 from efhc.learning.backends.backend import ScoresNotFinite
 
-FIELDS = {"iterations": 60, "seeds": (0,), "evaluate_every": 7, "devices": 5, "network": efhc.RandomLinks()}
+FIELDS = {
+    "iterations": 60,
+    "seeds": (0,),
+    "evaluate_every": 7,
+    "evaluate_at": "multiples",
+    "devices": 5,
+    "network": efhc.RandomLinks(),
+}
 
 
 class Watched:
@@ -32,12 +39,12 @@ class Watched:
     def __getattr__(self, name):
         return getattr(self._learner, name)
 
-    def accuracies(self, models, local):
+    def evaluate(self, models, local):
         self.threads.append(current_thread())
         time.sleep(0.01)
         if len(self.threads) == self._fails_at:
-            raise ScoresNotFinite("device 3")
-        return self._learner.accuracies(models, local)
+            raise ScoresNotFinite(3)
+        return self._learner.evaluate(models, local)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.core.arithmetic import finite_rows
 from efhc.core.graph import Graph
-from efhc.core.randomness import Randomness
+from efhc.core.randomness import Purpose, Randomness, Sequences
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.checkpoints import packed, unpacked
 from efhc.drivers.event_driven.churn import draw_churn
@@ -40,6 +40,8 @@ from efhc.strategies.forms import form_of
 NUMBERS_AT_ONCE, INSTANTS_AT_ONCE = 1 << 25, 10_000
 """`advance` returns after steps on this many parameters or this many instants, or after a sample."""
 
+BLOCK = 256
+"""Windows whose samples are drawn at once. Part of a run's identity."""
 IDLE_SAMPLES = 100
 """The largest number of samples in a row while nothing happens."""
 
@@ -59,8 +61,12 @@ class Simulator:
         randomness: Randomness,
         *,
         evaluate_every: int = 50,
+        draws_samples: bool = False,
         threads: int = 1,
     ) -> None:
+        """With `draws_samples`, each sample is at a time within its window of `sample_seconds` that the seed draws.
+        Without, it is at its end.
+        """
         self.scenario, self.settings, self.iterations, self.randomness = scenario, settings, iterations, randomness
         self.reader, self.threads = scenario.device_reader(), threads
         parameters, precision = scenario.learner.backend.parameters, scenario.learner.data.precision
@@ -77,6 +83,11 @@ class Simulator:
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
             np.median([self.clock.seconds(device, 0) for device in range(count)])
         )
+
+        self._place_in_window = Sequences(
+            randomness, Purpose.EVALUATIONS, BLOCK, lambda stream: 1.0 - stream.random(BLOCK) * draws_samples
+        )
+        """Where the sample of each window is, above 0 and at most 1."""
 
         self.now = 0.0
         self.due: list[tuple[Any, ...]] = []
@@ -194,12 +205,13 @@ class Simulator:
             self._plan_sample()
 
     def _plan_sample(self) -> None:
-        """Plan the next sample, at a multiple of `sample_seconds`. Long times without events are skipped."""
+        """Plan the next sample, in the next window of `sample_seconds`. Long times without events are skipped."""
         self._sample_number += 1
         happens = self._next_time() / self._sample_seconds
         if self._sample_number + IDLE_SAMPLES < happens < math.inf:
             self._sample_number = math.ceil(happens)
-        heappush(self.due, (self._sample_number * self._sample_seconds, SAMPLE))
+        windows = self._sample_number - 1 + self._place_in_window(self._sample_number)
+        heappush(self.due, (windows * self._sample_seconds, SAMPLE))
 
     def _run_timers(self) -> None:
         """Handle the timers that have run out."""

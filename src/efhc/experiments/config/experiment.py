@@ -57,7 +57,16 @@ class Experiment(Policy):
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 16
     """Number of samples per device and iteration, or "full" for all samples of the device."""
     evaluate_every: int = Field(default=50, ge=1)
-    """Accuracy is measured after the first iteration, each multiple of this number, and the last."""
+    """Number of iterations in which models are evaluated once. They are also evaluated after the first iteration and
+    after the last."""
+    evaluate_at: Literal["drawn", "multiples", "budgets"] = "drawn"
+    """When models are evaluated: after an iteration in each window of `evaluate_every` that is drawn by the seed
+    ("drawn"), also whenever one of the `budgets` is spent ("budgets"), or after each multiple of `evaluate_every`
+    ("multiples"), which meets a strategy that communicates at multiples of a number always in the same state."""
+    budgets: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        default=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5), min_length=1, strict=False
+    )
+    """Shares of ZT's total transmission time at which models are evaluated with evaluate_at = "budgets"."""
     test_samples: Annotated[int, Field(ge=1)] | None = None
     """Number of test samples for accuracy, spread evenly over the test set. Default: all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -128,6 +137,9 @@ class Experiment(Policy):
         if isinstance(self.driver, EventDriven) and self.keep_models_every is not None:
             given = f"{self.keep_models_every} with driver.kind = '{self.driver.kind}'"
             raise Unusable("keep_models_every", given, "driver.kind = 'lockstep', or remove this setting")
+        if isinstance(self.driver, EventDriven) and self.evaluate_at == "budgets":
+            given = f"'budgets' with driver.kind = '{self.driver.kind}', which has no transmission time"
+            raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or driver.kind = 'lockstep'")
         for name, strategy in self.strategies.items():
             parts = dict(strategy).values() if isinstance(strategy, Policy) else ()
             if any(isinstance(one, NotRun | NotKept) for one in (strategy, *parts)):
@@ -148,14 +160,6 @@ class Experiment(Policy):
                 allowed = "0; or driver.kind = 'event-driven' with driver.links.loss, where half-steps survive it"
                 raise Unusable("driver.loss", given, allowed)
         return self
-
-    def next_evaluation(self, k: int) -> int:
-        """Return the smallest number of iterations above k after which accuracy is measured."""
-        return 1 if k == 0 else min((k // self.evaluate_every + 1) * self.evaluate_every, self.iterations)
-
-    def is_evaluated_after(self, k: int) -> bool:
-        """Return whether accuracy is measured after k iterations."""
-        return k > 0 and self.next_evaluation(k - 1) == k
 
 
 def built_in_kinds() -> dict[str, type[Policy]]:

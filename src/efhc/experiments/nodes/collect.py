@@ -19,6 +19,7 @@ from efhc.drivers.settings import EventDriven
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.keeping import RunKeeper
 from efhc.experiments.runs.lockstep_run import LOCAL, snapshot_iterations
+from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import devices_table
 from efhc.kernels.compiled_arithmetic import consensus_error
@@ -118,11 +119,11 @@ def _collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keep
     kept = set(snapshot_iterations(run))
     if kept and (first := models_after(0, needed=True)):
         keeper.snapshot(0, first.models)
-    record = Record()
+    record, moments = Record(), Moments(experiment, scenario)
     for k in range(iterations):
         previous, graph = scenario.graphs(k)
-        is_evaluated, is_kept = experiment.is_evaluated_after(k + 1), k + 1 in kept
-        after = final if k + 1 == iterations else models_after(k + 1, needed=is_evaluated or is_kept)
+        is_kept = k + 1 in kept
+        after = final if k + 1 == iterations else models_after(k + 1, needed=is_kept)
         error = np.nan if after is None else consensus_error(after.models)
         bits = None if bits_sent is None else bits_sent(k, graph)[None]
         record.add(
@@ -130,8 +131,10 @@ def _collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keep
             scenario.bandwidths.values,
             parameters,
         )
-        if after is not None and is_evaluated:
-            record.add_evaluation(learner.evaluate(*after))
+        if (begins := moments.evaluation_after(k + 1, record)) is not None:
+            evaluated = after or models_after(k + 1, needed=True)
+            assert evaluated is not None
+            record.add_evaluation(learner.evaluate(*evaluated), first=begins)
         if after is not None and is_kept:
             keeper.snapshot(k + 1, after.models)
         if record.is_large:

@@ -33,7 +33,7 @@ EXAMPLES: dict[str, Any] = {
     "listen": "0.0.0.0:7700",
     "limits.send": 1_000_000.0,
     "metrics.port": 9100,
-    "record.models_every": 100,
+    "record.models_after": [1, 100, 200],
     "record.models_seconds": 10.0,
 }
 """Examples of settings without a default."""

@@ -10,18 +10,18 @@ STRATEGY.seedSEED/
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tomli_w
 
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.settings import EventDriven
@@ -30,6 +30,8 @@ from efhc.experiments.nodes.namespaces import Namespaces
 from efhc.experiments.nodes.node_files import build_node, linked_devices, tls_table
 from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses, free_ports
 from efhc.experiments.nodes.status_query import Answer
+from efhc.experiments.runs.lockstep_run import snapshot_iterations
+from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Run, file_name
 from efhc.runtime.node_settings import NodeSettings
@@ -141,7 +143,7 @@ class NodesOfRun:
         stopped = max(map(last_second, self.states))  # time in which no node ran does not count
         if driver is None:  # they wait for one another, whenever each of them is up
             self._started = now - stopped
-            record = {"start": self._started, "models_every": self._models_every()}
+            record = {"start": self._started, "models_after": self._models_after()}
             linked = linked_devices(network, devices, self._run.experiment.iterations)
             return {"mode": "lockstep", "record": record}, [0.0] * devices, linked
         if not network.graph(1).has_links_of(network.graph(0)):
@@ -161,13 +163,17 @@ class NodesOfRun:
         paces = [float(clock.seconds(device, 0)) for device in range(devices)]
         return common, paces, linked_devices(network, devices, 1)
 
-    def _models_every(self) -> int:
-        """Return how often nodes in lockstep record their models."""
+    def _models_after(self) -> list[int] | Literal["every"]:
+        """Return the numbers of iterations after which nodes in lockstep record their models."""
         experiment = self._run.experiment
         numbers = experiment.devices * self._scenario.learner.backend.parameters * experiment.iterations
         if numbers * np.dtype(experiment.precision).itemsize <= MODELS_BYTES:
-            return 1
-        return math.gcd(experiment.evaluate_every, experiment.keep_models_every or 0)
+            return "every"
+        if experiment.evaluate_at == "budgets":
+            given = "'budgets' for nodes, whose models of all iterations do not fit on the disk"
+            raise InputError("evaluate_at", given, "'drawn' or 'multiples'")
+        moments = Moments(experiment, self._scenario).planned
+        return sorted({*moments, *snapshot_iterations(self._run)})
 
     # Processes
 

@@ -55,6 +55,7 @@ def simulator_of(run: Run, scenario: Scenario, threads: int) -> Simulator:
         experiment.iterations,
         Randomness(run.seed),
         evaluate_every=experiment.evaluate_every,
+        draws_samples=experiment.evaluate_at == "drawn",
         threads=threads,
     )
 

@@ -41,6 +41,7 @@ from efhc.experiments.runs.events import (
     pairs,
 )
 from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped, joined
+from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.learning.backends.backend import ScoresNotFinite
@@ -53,6 +54,8 @@ LOCAL = "local/"
 """In front of the names of arrays that devices do not share, in a checkpoint."""
 MEMORY = "memory/"
 """In front of the names of what the strategy remembers."""
+OF_RECORD = ("k", "time_total", "largest_time", "moments")
+"""The names of what a checkpoint has of the record and its moments of evaluation."""
 SECONDS = "seconds"
 """The name of the time for which the run was made, in the texts of a checkpoint."""
 
@@ -70,10 +73,13 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
     initial = driver.initial_state()
     wanted = snapshot_iterations(run)
 
+    moments = Moments(experiment, scenario)
+
     def restore(checkpoint: Checkpoint) -> tuple[State, Record, float]:
         left = set(wanted) - set(keeper.snapshots)
-        restored = _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
-        return *restored, float(checkpoint.facts.get(SECONDS, 0.0))
+        state, record = _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
+        moments.restore(checkpoint.tensors["moments"], record)
+        return state, record, float(checkpoint.facts.get(SECONDS, 0.0))
 
     state, record, seconds = keeper.resume(restore) or (initial, Record(), 0.0)
     # With observers, models are evaluated in line, so that none is called after an evaluation that failed.
@@ -89,7 +95,7 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
         stream.emit(Recalled(lambda: evaluated_rows(kept)))
     with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as pool:
         beside = pool if evaluates_beside else None
-        keeping = _Keeping(keeper, scenario, record, seconds, options.checkpoint_seconds, beside)
+        keeping = _Keeping(keeper, scenario, record, moments, seconds, options.checkpoint_seconds, beside)
         # Observers come after what keeps the run, so that the iteration is recorded if one raises.
         observers = [keeping, *options.observers, _Stopping(options, experiment.iterations)]
         try:
@@ -126,6 +132,7 @@ class _Keeping(Recording):
         keeper: RunKeeper,
         scenario: Scenario,
         record: Record,
+        moments: Moments,
         seconds: float,
         checkpoint_seconds: float,
         beside: Executor | None,
@@ -136,6 +143,7 @@ class _Keeping(Recording):
         """
         super().__init__(scenario, record)
         self._experiment, self._learner, self._keeper = keeper.run.experiment, scenario.learner, keeper
+        self._moments = moments
         self._events = _LockstepEvents(keeper, scenario, record, seconds)
         self._checkpoint_seconds, self._beside = checkpoint_seconds, beside
         self._pending: Future[None] | None = None
@@ -147,7 +155,7 @@ class _Keeping(Recording):
     def next_look(self, k: int) -> int | None:
         every, iterations = self._experiment.keep_models_every, self._experiment.iterations
         snapshot = iterations if every is None else (k // every + 1) * every
-        return min(self._experiment.next_evaluation(k), snapshot, iterations)
+        return min(self._moments.next(k, self.record), snapshot, iterations)
 
     def begin(self, state: State) -> None:
         self._whole = state
@@ -157,10 +165,11 @@ class _Keeping(Recording):
     def after(self, steps: Steps, state: State) -> None:
         self._whole = None  # nothing is saved while the latest iterations are being recorded
         super().after(steps, state)
-        if self._experiment.is_evaluated_after(state.k):
+        first = self._moments.evaluation_after(state.k, self.record)
+        if first is not None:
             self.finish_evaluation()
             self._events.before_evaluation(state)
-            self._evaluate(state)
+            self._evaluate(state, first)
         self._events.after(steps, state)
         self._keep_models(state)
         self._whole = state
@@ -177,21 +186,21 @@ class _Keeping(Recording):
         if every is not None and (state.k % every == 0 or state.k == self._experiment.iterations):
             self._keeper.snapshot(state.k, state.models)
 
-    def _evaluate(self, state: State) -> None:
+    def _evaluate(self, state: State, first: int) -> None:
         """Evaluate models that are in the record's last row. Raises `ScoresNotFinite`, if it is done in line."""
         if self._beside is None:
-            self._measure(state.k - 1, state.models, state.local)
+            self._measure(state.k - 1, first, state.models, state.local)
         else:
             local = {name: rows.copy() for name, rows in state.local.items()}
-            measure = partial(self._measure, state.k - 1, state.models.copy(), local)
+            measure = partial(self._measure, state.k - 1, first, state.models.copy(), local)
             self._pending = self._beside.submit(copy_context().run, measure)
 
-    def _measure(self, iteration: int, models: Floats, local: Local) -> None:
+    def _measure(self, iteration: int, first: int, models: Floats, local: Local) -> None:
         try:
             evaluation = self._learner.evaluate(models, local)
         except ScoresNotFinite as error:
             raise error.about(f"after iteration {iteration}") from error
-        self.record.add_evaluation(evaluation, iteration)
+        self.record.add_evaluation(evaluation, iteration, first=first)
         self._events.evaluated(iteration, evaluation)
 
     def finish_evaluation(self) -> None:
@@ -212,6 +221,8 @@ class _Keeping(Recording):
                 "last_broadcast": state.last_broadcast,
                 "k": np.array([state.k]),
                 "time_total": np.array([record.time_total]),
+                "largest_time": np.array([record.largest_time]),
+                "moments": self._moments.pending,
                 **{LOCAL + name: rows for name, rows in state.local.items()},
                 **{MEMORY + name: array for name, array in state.memory.items()},
             }
@@ -370,7 +381,8 @@ def _checked(
     be made up for. Compiled loops check no index, so shapes, types and numbers are checked here.
     """
     tensors = checkpoint.tensors
-    k, time_total = int(tensors["k"].item()), float(tensors["time_total"].item())
+    k = int(tensors["k"].item())
+    time_total, largest_time = (float(tensors[name].item()) for name in ("time_total", "largest_time"))
     if not 0 < k <= iterations:
         raise ValueError(f"its number of iterations, {k}, is not between 1 and {iterations}")
     if k != checkpoint.position:
@@ -380,7 +392,7 @@ def _checked(
     expected |= {LOCAL + name: rows for name, rows in initial.local.items()}
     links_of = scenario.network.graph(k - 1)  # the state after k iterations remembers the links of the last one
     expected |= {MEMORY + name: array for name, array in begin(memories, links_of, initial.models).items()}
-    found = {name: rows for name, rows in tensors.items() if name not in {"k", "time_total"}}
+    found = {name: rows for name, rows in tensors.items() if name not in OF_RECORD}
     if found.keys() != expected.keys():
         raise ValueError(f"it holds {', '.join(sorted(found))} instead of {', '.join(sorted(expected))}")
     for name, rows in found.items():
@@ -388,10 +400,12 @@ def _checked(
             raise ValueError(f"{name} is {rows.dtype} of shape {rows.shape}")
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             raise ValueError(f"{name} is not finite")
-    if not np.isfinite(time_total):
-        raise ValueError("time_total is not finite")
+    if not np.isfinite([time_total, largest_time]).all():
+        raise ValueError("time_total or largest_time is not finite")
+    if tensors["moments"].dtype != np.int64 or tensors["moments"].shape[1:] != (2,):
+        raise ValueError("moments are not pairs of whole numbers")
     if missing := [one for one in without_models if one <= k]:
         raise ValueError(f"the models of iteration {min(missing)} are missing")
     memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}
     state = State(k, tensors["models"], tensors["last_broadcast"], local, memory)
-    return state, Record(first=k, time_total=time_total)
+    return state, Record(first=k, time_total=time_total, largest_time=largest_time)

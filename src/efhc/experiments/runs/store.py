@@ -350,7 +350,8 @@ class StoredRun:
                     end = after
         table = pl.concat(parts, how="diagonal_relaxed")
         if name == self._tables.curve and self._live is not None and self.problem is None:
-            table = pl.concat([table, _rows_after(table, self._live, SCHEMAS[name])])
+            rows = _rows_after(table, self._live, SCHEMAS[name])
+            table = pl.concat([table, rows], how="diagonal_relaxed")
         return labelled(table, self._tables.labels.get(name, ("seed",)), *self._pair)
 
     @cached_property

@@ -21,8 +21,10 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.event_driven_run import simulator_of
+from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of
+from efhc.scenarios.scenario import Scenario
 
 PROCESSOR_SECONDS = 0.5
 """The least time for which the iterations of each kind of run are timed."""
@@ -66,16 +68,17 @@ def _seconds_of(run: Run) -> float:
             return simulator.progress
 
         return _seconds_per_unit(advance, 1.0)
-    iteration, evaluation = _timed(run)
-    evaluations = sum(map(experiment.is_evaluated_after, range(1, experiment.iterations + 1)))
+    scenario = draw_scenario(experiment, run.data, run.seed, 1)
+    iteration, evaluation = _timed(run, scenario)
+    moments = Moments(experiment, scenario)
+    evaluations = sum(1 for _ in moments.planned) + moments.at_budgets
     return experiment.iterations * iteration + evaluations * evaluation
 
 
-def _timed(run: Run) -> tuple[float, float]:
+def _timed(run: Run, scenario: Scenario) -> tuple[float, float]:
     """Return the processor seconds of one iteration and of one evaluation of a run in lockstep, on one core."""
     experiment, settings = run.experiment, run.experiment.driver
     assert isinstance(settings, LockstepDriver)
-    scenario = draw_scenario(experiment, run.data, run.seed, 1)
     (strategy,) = experiment.strategies.values()
     driver, recording = driver_for(scenario, strategy, 1, settings.loss or 0.0), Recording(scenario, Record())
     state = driver.initial_state()
