@@ -528,3 +528,22 @@ def test_parquet_types(tmp_path: Path):
     for feature in ("parts", "raw"):
         error = refused(ParquetFile(path=path, label="animal", features=[feature]).load)
         assert f"in row 0, counted from 0, column {feature}" in str(error)
+
+
+def test_a_column_of_numbers_can_be_what_is_predicted(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    columns = {"size": rng.normal(size=50), "price": rng.normal(size=50), "town": np.arange(50) % 5}
+    path = tmp_path / "houses.csv"
+    pl.DataFrame(columns).write_csv(path)
+    data = CsvFile(path=path, label="price", label_kind="number", group="town", standardize=False).load("float64")
+    assert (len(data.y_train), len(data.y_test)) == (40, 10)
+    assert sorted([*data.y_train, *data.y_test]) == sorted(columns["price"])
+    price_of = dict(zip(columns["size"], columns["price"], strict=True))
+    assert [price_of[size] for size in data.x_train[:, 0]] == data.y_train.tolist()
+    assert data.feature_names == ("size",)
+    with pytest.raises(InputError, match="label_kind"):
+        CsvFile(path=path, label="price").load()
+    text = path.read_text().replace(f"{columns['price'][2]}", "dear")
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"'dear', .* line 4, column price"):
+        CsvFile(path=path, label="price", label_kind="number").load()

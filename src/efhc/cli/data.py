@@ -121,7 +121,7 @@ def data_show(
     counts = label_counts(data, parts)
     kind = getattr(experiment.partition, "kind", type(experiment.partition).__name__)
     title = plain(f"{experiment.name}: {data.name}, {kind} partition, seed {seed}")
-    names = [plain(name) for name in data.label_names]
+    names = [plain(name) for name in data.label_names] if data.has_classes else ["samples"]
     save_figure(partition_figure(counts, names, title), out)
     rows = []
     for device, (row, part) in enumerate(zip(counts[:MOST_ROWS], parts, strict=False)):

@@ -103,11 +103,13 @@ def draw_scenario(
     *,
     parts: list[Ints] | None = None,
     devices_apart: bool | None = None,
+    is_of_one_device: bool = False,
 ) -> Scenario:
     """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used.
 
     `parts` are the samples of each device; default: those of the experiment's partition. `devices_apart` says that
     each device will be in an iteration of its own; default: whether the experiment's driver says so.
+    `is_of_one_device` says that gradients will be those of a single device.
     """
     randomness, devices = Randomness(seed), experiment.devices
     # Code of the user's own gets data that it cannot write to: all runs share them.
@@ -132,6 +134,7 @@ def draw_scenario(
         experiment.device,
         threads,
         batch_size=None if experiment.batch_size == "full" else experiment.batch_size,
+        devices=1 if is_of_one_device else devices,
         devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
     learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition, tested)
@@ -207,7 +210,8 @@ class Scenarios:
     """The scenarios of the runs of an experiment: those with one seed share one, which is drawn once."""
 
     def __init__(self) -> None:
-        self._drawn: dict[int, Scenario] = {}
+        self._drawn: dict[tuple[int, str | None], Scenario] = {}
+        """By seed, and by backend if a run names one."""
         self._users: Counter[int] = Counter()
         """The number of runs that still need the scenario of each seed."""
         self._drawing = Lock()
@@ -217,28 +221,39 @@ class Scenarios:
         """Keep the scenario of a run, once it is drawn, until `release` is called."""
         self._users[run.seed] += 1
 
-    def of(self, run: Run, threads: int = 1, warn: Callable[[str], None] = lambda text: None) -> Scenario:
-        """Return the scenario of a run. `warn` is called if its network is not connected."""
+    def of(
+        self,
+        run: Run,
+        threads: int = 1,
+        warn: Callable[[str], None] = lambda text: None,
+        backend: str | None = None,
+    ) -> Scenario:
+        """Return the scenario of a run, with a backend that may differ from that of its experiment.
+
+        `warn` is called if its network is not connected.
+        """
         with self._drawing:
-            if run.seed not in self._drawn:
-                scenario = draw_scenario(run.whole, run.data, run.seed, threads)
+            which = run.seed, backend
+            if which not in self._drawn:
+                whole = run.whole if backend is None else run.whole.model_copy(update={"backend": backend})
+                scenario = draw_scenario(whole, run.data, run.seed, threads)
                 check_strategies(run.whole, scenario)
                 check_measure(run.whole, scenario)
-                self._drawn[run.seed] = scenario
+                self._drawn[which] = scenario
                 graph = scenario.network.graph(0)
                 drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
                 if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
                     warn(f"seed {run.seed}: the network is not connected: no information passes between its parts")
                 if problem := scenario.learner.own.problem():
                     warn(f"seed {run.seed}: {problem}")
-            return self._drawn[run.seed]
+            return self._drawn[which]
 
     def release(self, run: Run) -> None:
         """Forget the scenario of a run that has ended, if no other run needs it."""
         with self._drawing:
             self._users[run.seed] -= 1
             if not self._users[run.seed]:
-                self._drawn.pop(run.seed, None)
+                self._drawn = {which: one for which, one in self._drawn.items() if which[0] != run.seed}
 
 
 # Compiled loops do not check indices, so what the user's own objects return is checked here.

@@ -460,7 +460,7 @@ class Result:
         target = ExperimentFolder(Path(directory))
         experiment, checksums, data = self.experiment, dict(self._checksums), target.data_of(self.experiment)
         if data is not None:
-            experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
+            experiment = experiment.model_copy(update={"data": NpzFile.of(experiment.data, data.path)})
             checksums["data_sha256"] = {data.path.name: data.sha256}
         with target.locked():
             target.describe(experiment, checksums)

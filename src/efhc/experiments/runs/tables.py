@@ -107,8 +107,9 @@ DEVICES = {
 
 
 def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
-    """Return the bandwidth, number of samples and labels of each device, one row per device."""
-    labels = scenario.learner.data.y_train
+    """Return the bandwidth, number of samples and labels of each device (none if labels are no classes)."""
+    data = scenario.learner.data
+    labels = data.y_train if data.has_classes else np.empty((len(data.y_train), 0), np.int64)
     rows = [
         (seed, device, bandwidth, len(part), np.unique(labels[part]).tolist())
         for device, (bandwidth, part) in enumerate(zip(scenario.bandwidths.values, scenario.learner.parts, strict=True))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class ScoresNotFinite(EfhcError):
 class Backend(ABC):
     """Gradients of all devices, and the metrics of their models."""
 
+    name: ClassVar[str]
+    """What `Experiment.backend` calls it."""
     data: Dataset
     parameters: int
     """n"""
@@ -161,6 +163,8 @@ class ArraysBackend(Backend):
     Models of `efhc.learning.models.linear` are such objects. One without their `score_loss(scores, y)`, which returns
     the loss of each sample first, has no test loss.
     """
+
+    name = "arrays"
 
     def __init__(self, model: Any, data: Dataset) -> None:
         if not callable(getattr(model, "score_loss", None)):

@@ -43,6 +43,8 @@ _LAYING = Lock()
 class LinearBackend(RangeBackend):
     """`LinearModel.loss_and_gradient`, compiled."""
 
+    name = "linear"
+
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
         self.parameters, self.threads = model.parameters(data), threads
         self.data, self._inputs = data, inputs_of(data, data.x_train, data.y_train)

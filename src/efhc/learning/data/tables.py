@@ -31,7 +31,15 @@ from efhc.learning.data.columns import (
     rows_without_missing,
     without_missing,
 )
-from efhc.learning.data.dataset import LARGEST, DataPolicy, Dataset, Numbers, Standardize, share_of_each_label
+from efhc.learning.data.dataset import (
+    LARGEST,
+    DataPolicy,
+    Dataset,
+    LabelKind,
+    Numbers,
+    Standardize,
+    share_of_each_label,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -147,7 +155,7 @@ class Table:
         import polars as pl
 
         series = self.columns[column]
-        allowed = "a column of names or of whole numbers"
+        allowed = "a column of names or of whole numbers" + (", or label_kind = 'number'" if setting == "label" else "")
         named = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date)
         if not series.dtype.is_numeric() and series.dtype not in named:
             raise InputError(setting, f"{column!r}, a column of {series.dtype}", allowed)
@@ -183,6 +191,8 @@ class LabelledColumns(DataPolicy):
     categories: Categories = "refuse"
     """Columns of texts: not used ("refuse"), or each level of the training samples is a feature of 0 and 1 ("one-hot").
     A list names the columns of categories, which may be numbers."""
+    label_kind: LabelKind = "class"
+    """Whether labels are classes, or numbers to predict ("number"), as in regression."""
     group: str | None = None
     """The column with the group (user, hospital, ...) of a sample, for partition.kind = "groups"."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -229,12 +239,12 @@ class LabelledColumns(DataPolicy):
             raise InputError(
                 "features", f"{table.origin}, which has no column of numbers", "data with one or more of them"
             )
-        labels, in_order = table.names(self.label, "label")
-        tables, all_labels = [table], [labels]
-        if test is not None:
-            tables.append(test)
-            all_labels.append(test.names(self.label, "label")[0])
-        stacked = table.is_stacked(columns)
+        tables = [table] if test is None else [table, test]
+        if self.label_kind == "number":
+            all_labels = [one.features([self.label], (), "refuse")[0].to_numpy() for one in tables]
+        else:
+            all_labels = [one.names(self.label, "label")[0] for one in tables]
+        labels, stacked = all_labels[0], table.is_stacked(columns)
         read = [[] if stacked else one.features(columns, self.categories, self.missing) for one in tables]
         whole = [np.ones(len(those), dtype=bool) for those in all_labels]
         if self.missing == "drop":
@@ -243,18 +253,15 @@ class LabelledColumns(DataPolicy):
             is_test = np.zeros(len(labels), dtype=bool)
         elif is_test is None:
             is_test = np.zeros(len(labels), dtype=bool)
-            is_test[whole[0]] = self._chosen(labels[whole[0]])
+            alike = labels if self.label_kind == "class" else np.zeros(len(labels))
+            is_test[whole[0]] = self._chosen(alike[whole[0]])
         trained, tested = ~is_test & whole[0], is_test & whole[0] if test is None else whole[1]
-        classes = in_order(set(labels[trained].tolist()))
-        if len(classes) < 2:
-            constant = f"{self.label!r} with {classes[0]!r} in every training sample" if classes else None
+        if not trained.any():
             dropped = " that has no missing value" if self.missing == "drop" else ""
-            given = constant or f"data without a training sample{dropped}"
-            raise InputError("label", given, "training samples of two classes or more")
-        y_train, y_test = numbers_of(labels[trained], classes), numbers_of(all_labels[-1][tested], classes)
-        if (unknown := np.flatnonzero(tested)[y_test < 0]).size:
-            given = f"{short(all_labels[-1][unknown[0]])} {tables[-1].place(int(unknown[0]), self.label)}"
-            raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
+            raise InputError("label", f"data without a training sample{dropped}", "one or more of them")
+        y_train, y_test, classes = labels[trained], all_labels[-1][tested], list[str]()
+        if self.label_kind == "class":
+            y_train, y_test, classes = self._classes(tables, all_labels, trained, tested)
         if stacked:
             x = [one.stacked(columns[0]) for one in tables]
             made = Encoded(x[0][trained], x[-1][tested], tuple(columns), ())
@@ -282,7 +289,23 @@ class LabelledColumns(DataPolicy):
             unused=tuple(name for name in table.header if name not in used),
             columns=found,
             dropped=(int(before[0].sum() - trained.sum()), int(before[1].sum() - tested.sum())),
+            label_kind=self.label_kind,
         )
+
+    def _classes(
+        self, tables: Sequence[Table], all_labels: Sequence[np.ndarray], trained: Flags, tested: Flags
+    ) -> tuple[Ints, Ints, list[str]]:
+        """Return the classes of the training and of the test samples by number, and their names."""
+        known, others = all_labels[0][trained], all_labels[-1][tested]
+        classes = tables[0].names(self.label, "label")[1](set(known.tolist()))
+        if len(classes) < 2:
+            given = f"{self.label!r} with {classes[0]!r} in every training sample"
+            raise InputError("label", given, "training samples of two classes or more")
+        y_train, y_test = numbers_of(known, classes), numbers_of(others, classes)
+        if (unknown := np.flatnonzero(tested)[y_test < 0]).size:
+            given = f"{short(all_labels[-1][unknown[0]])} {tables[-1].place(int(unknown[0]), self.label)}"
+            raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
+        return y_train, y_test, classes
 
     def _groups(
         self, table: Table, test: Table | None, trained: Flags, tested: Flags
