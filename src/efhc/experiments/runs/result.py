@@ -29,6 +29,7 @@ from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
 from efhc.report.views import State
+from efhc.scenarios.personal import personalized
 
 if TYPE_CHECKING:
     from torch import nn
@@ -392,7 +393,8 @@ class Result:
         if inputs.checksums["data_sha256"] != self._checksums["data_sha256"]:
             raise InputError("data", "other data than the run was made with", "the same data, to build its network")
         with using_inputs(inputs.files):
-            learner = draw_scenario(self.experiment, inputs.data, seed).learner
+            scenario = draw_scenario(self.experiment, inputs.data, seed)
+            learner = personalized(scenario, self.experiment.strategies[strategy], strategy).learner
         local = self.local.get((strategy, seed), {})
         return learner.module(self.models[strategy, seed], local, device), inputs.data
 

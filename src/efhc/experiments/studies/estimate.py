@@ -23,6 +23,8 @@ from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.event_driven_run import simulator_of
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of
+from efhc.scenarios.personal import personalized
+from efhc.scenarios.scenario import Scenario
 
 PROCESSOR_SECONDS = 0.5
 """The least time for which the iterations of each kind of run are timed."""
@@ -59,7 +61,7 @@ def _seconds_of(run: Run) -> float:
     """Return the processor seconds of a whole run, on one core."""
     experiment = run.experiment
     if driver_of(experiment) == EVENT_DRIVEN.driver:
-        simulator = simulator_of(run, draw_scenario(experiment, run.data, run.seed, 1), 1)
+        simulator = simulator_of(run, _scenario_of(run), 1)
 
         def advance() -> float:
             simulator.advance()
@@ -71,11 +73,15 @@ def _seconds_of(run: Run) -> float:
     return experiment.iterations * iteration + evaluations * evaluation
 
 
+def _scenario_of(run: Run) -> Scenario:
+    return personalized(draw_scenario(run.experiment, run.data, run.seed, 1), run.whole.strategies[run.strategy], run.strategy)
+
+
 def _timed(run: Run) -> tuple[float, float]:
     """Return the processor seconds of one iteration and of one evaluation of a run in lockstep, on one core."""
     experiment, settings = run.experiment, run.experiment.driver
     assert isinstance(settings, LockstepDriver)
-    scenario = draw_scenario(experiment, run.data, run.seed, 1)
+    scenario = _scenario_of(run)
     (strategy,) = experiment.strategies.values()
     driver, recording = driver_for(scenario, strategy, 1, settings.loss or 0.0), Recording(scenario, Record())
     state = driver.initial_state()
