@@ -83,7 +83,9 @@ def with_own_columns(problem: own.Problem, trigger: own.Trigger, shared: slice) 
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
-@pytest.mark.parametrize(("personal", "shared"), [({"share": "weight"}, slice(0, WEIGHTS)), ({"keep": "w*"}, slice(WEIGHTS, None))])
+@pytest.mark.parametrize(
+    ("personal", "shared"), [({"share": "weight"}, slice(0, WEIGHTS)), ({"keep": "w*"}, slice(WEIGHTS, None))]
+)
 def test_shared_columns_are_mixed_and_the_others_are_trained_alone(name, personal, shared):
     given = efhc.Experiment(**FIELDS, batch_size="full", strategies={name: strategy(name, **personal)})
     problem = problem_of(draw_scenario(given, load_data(given), SEED))
@@ -94,7 +96,10 @@ def test_shared_columns_are_mixed_and_the_others_are_trained_alone(name, persona
     kept = np.delete(expected, np.arange(WEIGHTS + CLASSES)[shared], axis=1)
     np.testing.assert_allclose(result.models[name, SEED], expected[:, shared], rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(result.local[name, SEED]["personal/model"], kept, rtol=1e-9, atol=1e-11)
-    scores = [own.scores(w, problem.x_test, CLASSES).argmax(axis=1) == problem.y_test for w in (*expected, expected.mean(axis=0))]
+    scores = [
+        own.scores(w, problem.x_test, CLASSES).argmax(axis=1) == problem.y_test
+        for w in (*expected, expected.mean(axis=0))
+    ]
     last = result.metrics.drop_nulls("accuracy").tail(1)
     assert last["accuracy"].item() == pytest.approx(np.mean(scores[:-1]), abs=1e-9)
     assert last["mean_model_accuracy"].item() == pytest.approx(np.mean(scores[-1]), abs=1e-9)
@@ -132,7 +137,11 @@ def test_ditto_trains_a_second_model_that_is_drawn_to_the_shared_one(name, proxi
 
 
 def test_fine_tuned_models_are_scored_and_the_run_is_unchanged():
-    fields = FIELDS | {"batch_size": "full", "partition": efhc.Labels(per_device=1)}
+    fields = FIELDS | {
+        "batch_size": "full",
+        "partition": efhc.LabelsPerDevice(),
+        "step_size": efhc.Constant(value=1e-3),
+    }
     tuned = {"kind": "fine-tuned", "steps": 4, "step_size": 0.3}
     given = efhc.Experiment(**fields, strategies={"ZT": strategy("ZT", **tuned)})
     result, without = efhc.simulate(given), efhc.simulate(**fields, strategies={"ZT": TRIGGERS["ZT"]})
@@ -201,7 +210,7 @@ def test_drivers_agree_to_the_last_bit(case, backend):
         assert "personal/model" in state.local
 
 
-def test_event_driven_runs_count_the_bits_of_what_is_shared(tmp_path):
+def test_event_driven_runs_send_what_is_shared_and_no_more():
     clocks = efhc.EventDriven(sample_seconds=20.0)
     for case, share in (("shared body", 64 * 6 + 6), ("ditto", 6 * 64 + 6 + 70)):
         given, scenario, _ = drawn(case, driver=clocks)
@@ -209,10 +218,24 @@ def test_event_driven_runs_count_the_bits_of_what_is_shared(tmp_path):
         result = efhc.simulate(given)
         committed = result.exchanges.filter(outcome="committed")
         assert len(committed) > 0
-        b, degrees = scenario.bandwidths.values, scenario.network.graph(0).degrees
-        ends = np.concatenate([committed["device"].to_numpy(), committed["neighbour"].to_numpy()])
-        paid = share * np.bincount(ends, minlength=DEVICES) / np.maximum(degrees, 1) / b
-        print(result.timeline.columns, result.timeline.tail(1), paid.mean())
+        assert set(committed["bytes"]) == {2 * 4 * share}
+        assert result.timeline["bytes"][-1] == result.exchanges["bytes"].sum()
+
+
+def test_lockstep_counts_the_bits_of_what_is_shared():
+    given, scenario, _ = drawn("shared body")
+    result, graph = efhc.simulate(given), scenario.network.graph(0)
+    shared, b = 64 * 6 + 6, scenario.bandwidths.values
+    per_iteration = shared / b[graph.degrees > 0]  # ZT: each device sends its model to all neighbours
+    spent = result.metrics["transmission_time_total"][-1]
+    assert spent == pytest.approx(ITERATIONS * per_iteration.sum() / DEVICES)
+    coded = efhc.Composed(codec={"kind": "levels", "bits": 3}, personal={"share": "1.*"}, **HALF_STEPS)
+    alone = efhc.Composed(codec={"kind": "levels", "bits": 3}, **HALF_STEPS)
+    bits = [
+        efhc.simulate(given.model_copy(update={"strategies": {"S": one}})).metrics["bits"].sum()
+        for one in (coded, alone)
+    ]
+    assert 0 < bits[0] < bits[1] * (shared + 40) / (shared + 70)
 
 
 def test_what_is_personal_stays_a_function_of_the_devices_own_data():

@@ -7,13 +7,16 @@ driver ever sends. So bits, drift, triggers and codecs see what is shared, whate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from efhc.base.policy import Policy
 
 
 class Personal(Policy, ABC):
     """A kind of personal models that a config can name."""
+
+    copies: ClassVar[int] = 0
+    """Arrays of the size of all models that a run holds because of it, at most."""
 
     @abstractmethod
     def around(self, problem: Any) -> Any:

@@ -51,7 +51,9 @@ class Learner:
         return OwnDistributions.of(self.data, self.parts, self._partition)
 
     def evaluate(self, models: Floats, local: Local, devices: Ints | None = None) -> Evaluation:
-        """Return how good the model that each device uses, and the mean of the models (m, n), are. `devices` are their numbers; default: all.
+        """Return how good the models that devices use are, given their models (m, n), and how good the mean model is.
+
+        `devices` are their numbers; default: all.
 
         Raises `ScoresNotFinite` if a largest score is not finite.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,8 @@ class SharedParameters(Personal):
     module has them. Linear models have "weight" and "bias". The word "norm" means all parameters of normalisation
     layers. A drift correction, and clipping, act on the two parts separately.
     """
+
+    copies: ClassVar[int] = 4  # whole models and gradients, and what is personal before and after a step
 
     kind: Literal["shared"] = "shared"
     share: Patterns | None = None
@@ -55,6 +57,8 @@ class Ditto(Personal):
     are those of v_i, and the mean model is the mean of the w_i. It takes twice the gradients, and no bits.
     """
 
+    copies: ClassVar[int] = 4  # v before and after a step, its gradient, and v - w
+
     kind: Literal["ditto"] = "ditto"
     proximal: float = Field(default=0.1, ge=0)
     """lambda: how strongly v_i is drawn to w_i. 0: v_i is trained on the device's data alone."""
@@ -71,6 +75,8 @@ class FineTuned(Personal):
     The run itself is that of the strategy without `personal`: nothing of the fine-tuned models is kept. The mean model
     is not fine-tuned.
     """
+
+    copies: ClassVar[int] = 2  # the models that are tuned, and their gradients
 
     kind: Literal["fine-tuned"] = "fine-tuned"
     steps: int = Field(default=10, ge=1)

@@ -14,6 +14,12 @@ from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
 
+def parameter_counts(scenario: Scenario) -> tuple[int, int]:
+    """Return the numbers of parameters that each device shares, and of those that it trains and keeps to itself."""
+    backend = scenario.learner.backend
+    return backend.parameters, backend.personal_parameters if isinstance(backend, PersonalBackend) else 0
+
+
 def personalized(scenario: Scenario, strategy: Any, name: str) -> Scenario:
     """Return the scenario of a strategy, whose name in its experiment is `name`.
 
@@ -25,9 +31,7 @@ def personalized(scenario: Scenario, strategy: Any, name: str) -> Scenario:
         return scenario
     parts = form_of(strategy, name).parts
     local = SGD() if parts is None else parts.local
-    problem = Problem(
-        scenario.learner, local, scenario.step_size, scenario.initial_models, scenario.initial_model
-    )
+    problem = Problem(scenario.learner, local, scenario.step_size, scenario.initial_models, scenario.initial_model)
     with within(f"strategies.{name}.personal"), quoting(personal, "kind"):
         backend = personal.around(problem)
         if not isinstance(backend, PersonalBackend):

@@ -146,7 +146,7 @@ def check_driver(experiment: Experiment, scenario: Scenario, seed: int) -> None:
 
 
 def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
-    """Raise `InputError` if a strategy needs a graph that stays, which changes, or if its personal models do not fit."""
+    """Raise `InputError` if a strategy cannot run on the graphs, or its personal models do not fit the model."""
     before, now = scenario.network.graph(0), scenario.network.graph(1)
     for name, strategy in experiment.strategies.items():
         if (form := form_of(strategy, name)).needs_static and not now.has_links_of(before):

@@ -74,7 +74,9 @@ def _seconds_of(run: Run) -> float:
 
 
 def _scenario_of(run: Run) -> Scenario:
-    return personalized(draw_scenario(run.experiment, run.data, run.seed, 1), run.whole.strategies[run.strategy], run.strategy)
+    return personalized(
+        draw_scenario(run.experiment, run.data, run.seed, 1), run.whole.strategies[run.strategy], run.strategy
+    )
 
 
 def _timed(run: Run) -> tuple[float, float]:
