@@ -104,7 +104,7 @@ class Learner:
         """
         if device == "mean":
             return self.backend.module_for(*mean_of(*self.backend.averaged(models, local)))
-        own = {name: rows[[device]] for name, rows in local.items()}
+        own: Local = {name: rows[[device]] for name, rows in local.items()}
         used, own = self.backend.used(models[[device]], own, np.array([device]))
         return self.backend.module_for(used[0], {name: rows[0] for name, rows in own.items()})
 

@@ -60,7 +60,7 @@ class Ditto(Personal):
     copies: ClassVar[int] = 4  # v before and after a step, its gradient, and v - w
 
     kind: Literal["ditto"] = "ditto"
-    proximal: float = Field(default=0.1, ge=0)
+    proximal: float = Field(default=1.0, ge=0)
     """lambda: how strongly v_i is drawn to w_i. 0: v_i is trained on the device's data alone."""
 
     def around(self, problem: Problem) -> PersonalBackend:
