@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class Nameless:
 def test_a_model_without_names_is_refused_unless_all_of_it_is_shared():
     with pytest.raises(InputError) as refused:
         drawn({"share": "weight"}, model=Nameless(), backend="arrays")
-    assert refused.value.field == "strategies.mine.personal.model"
+    assert refused.value.field == "strategies.mine.personal.share"
     assert "parameter_sizes" in refused.value.allowed
     assert parameter_counts(drawn({"kind": "ditto"}, model=Nameless(), backend="arrays")[1]) == (650, 650)
 
@@ -192,3 +193,7 @@ def test_the_module_of_a_device_is_the_one_that_it_uses(personal):
     last = result.metrics.drop_nulls("accuracy").tail(1)
     assert np.mean([accuracy(device) for device in range(4)]) == pytest.approx(last["accuracy"].item())
     assert accuracy("mean") == pytest.approx(last["mean_model_accuracy"].item())
+    counts = {"shared": (325, 60), "ditto": (385, 385), "fine-tuned": None}[strategy.personal.kind]
+    assert [[int(word) for word in re.findall(r"\d+", note)] for note in result.words().notes] == (
+        [list(counts)] if counts else []
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, product
 from pathlib import Path
@@ -27,6 +27,7 @@ from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
+from efhc.learning.backends.personal import PERSONAL_MODEL
 from efhc.learning.data import Dataset, NpzFile
 from efhc.report.views import State
 from efhc.scenarios.personal import personalized
@@ -168,7 +169,7 @@ class Result:
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
-        """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
+        """What devices keep to themselves (running statistics of BatchNorm, personal models), by strategy and seed."""
         found = {pair: dict(run.local) for pair, run in self._runs.items()}
         return ArraysByKey(self._in_order({pair: own for pair, own in found.items() if own}))
 
@@ -318,7 +319,19 @@ class Result:
             self.summary(), experiment.name, self._seeds_there, experiment.devices, target, so_far=not self.is_finished
         )
         is_timed = tables_of(experiment) is EVENT_DRIVEN
-        return SummaryWords(tables, list(nobody_left_lines(self.timeline)) if is_timed else [])
+        notes = list(nobody_left_lines(self.timeline)) if is_timed else []
+        return SummaryWords(tables, [*notes, *self._personal_lines()])
+
+    def _personal_lines(self) -> Iterator[str]:
+        """Yield a line for each strategy in which devices keep parameters to themselves."""
+        for name, strategy in self.experiment.strategies.items():
+            if getattr(strategy, "personal", None) is not None:
+                pair = next(
+                    (pair for pair in self.local if pair[0] == name and PERSONAL_MODEL in self.local[pair]), None
+                )
+                if pair is not None:
+                    shared, personal = self.models[pair].shape[1], self.local[pair][PERSONAL_MODEL].shape[1]
+                    yield f"{name}: {shared:,} parameters of each device are shared, {personal:,} are personal"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the summary, the figure, the runs that failed, and where the result is kept."""

@@ -90,7 +90,9 @@ class Backend(ABC):
 
         Raises `InputError` if the model does not name its parameters.
         """
-        raise InputError("model", "a model whose parameters have no names", f"a torch module, or one with {NAMING}")
+        raise InputError(
+            "share", "parameters of a model that does not name them", f"a torch module, or a model with {NAMING}"
+        )
 
     def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
         """Return the models that these devices use, and what they keep beside them, as `scored` takes them.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PERSONAL = "personal/"
 """In front of the names of what is personal."""
 MODEL, OWN = "model", "local/"
+PERSONAL_MODEL = PERSONAL + MODEL
 NORM = "norm"
 """The word for all parameters of normalisation layers."""
 
@@ -82,7 +83,7 @@ class PersonalBackend(Backend):
     def _trained(self, models: Floats) -> Local:
         """Return personal models, with what the local step remembers of them."""
         names = self._problem.local.memory
-        return {PERSONAL + MODEL: models} | {PERSONAL + name: np.zeros_like(models) for name in names}
+        return {PERSONAL_MODEL: models} | {PERSONAL + name: np.zeros_like(models) for name in names}
 
     def _stepped(self, personal: Local, gradient: Floats, batch: Batch) -> Local:
         """Return personal models after the local step of a batch."""
@@ -179,7 +180,7 @@ class SharedBackend(PersonalBackend):
 
     def _joined(self, shared: Floats, local: Local) -> Floats:
         whole: Floats = np.empty((len(shared), self._whole), shared.dtype)
-        for pieces, rows in ((self._shared, shared), (self._own, local[PERSONAL + MODEL])):
+        for pieces, rows in ((self._shared, shared), (self._own, local[PERSONAL_MODEL])):
             first = 0
             for piece in pieces:
                 width = piece.stop - piece.start
@@ -226,7 +227,7 @@ class DittoBackend(PersonalBackend):
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         losses, after = self._inner.grads(models, batch, inner_of(local), out)
-        v, gradient = local[PERSONAL + MODEL], np.empty_like(out)
+        v, gradient = local[PERSONAL_MODEL], np.empty_like(out)
         of_v, own_after = self._inner.grads(v, batch, _own_of(local), gradient)
         with np.errstate(over="ignore", invalid="ignore"):
             gradient += gradient.dtype.type(self._proximal) * (v - models)
@@ -234,7 +235,7 @@ class DittoBackend(PersonalBackend):
         return losses, {**after, **self._stepped(local, gradient, batch), **_as_own(own_after)}
 
     def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
-        return local[PERSONAL + MODEL], _own_of(local)
+        return local[PERSONAL_MODEL], _own_of(local)
 
     def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
         return models, inner_of(local)

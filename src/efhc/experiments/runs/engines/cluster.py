@@ -362,7 +362,9 @@ def replay_events(run: Run, store: RunStore, followers: Sequence[FollowerFactory
     stream.follow(followers)
     counts = experiment.model.parameters(run.data), 0
     if getattr(run.whole.strategies[run.strategy], "personal", None) is not None:
+        run.scenarios.expect(run)
         counts = parameter_counts(run.scenarios.of(run))
+        run.scenarios.release(run)
     begin = Begin.described(run, 0, counts, bandwidths, links)
     stream.emit(begin)
     stream.emit(*(Evaluated(time.time(), evaluated_after(row, begin), row) for row in _rows(run, store)))
