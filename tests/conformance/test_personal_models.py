@@ -106,6 +106,21 @@ def test_shared_columns_are_mixed_and_the_others_are_trained_alone(name, persona
     assert 2 * result.events["link_from"].list.len().sum() == messages
 
 
+def test_a_whole_strategy_sees_what_is_shared():
+    fields = FIELDS | {"batch_size": "full", "initial_models": "per-device"}
+    given = efhc.Experiment(**fields, strategies={"central": efhc.CentralSGD(personal={"keep": "bias"})})
+    problem = problem_of(draw_scenario(given, load_data(given), SEED))
+    expected = problem.start.copy()
+    for _ in range(ITERATIONS):
+        gradients = gradients_of(problem, expected)
+        expected[:, WEIGHTS:] -= ALPHA * gradients[:, WEIGHTS:]
+        expected[:, :WEIGHTS] = (expected - ALPHA * gradients)[:, :WEIGHTS].mean(axis=0)
+    result = efhc.simulate(given)
+    np.testing.assert_allclose(result.models["central", SEED], expected[:, :WEIGHTS], rtol=1e-9, atol=1e-11)
+    own_biases = result.local["central", SEED]["personal/model"]
+    np.testing.assert_allclose(own_biases, expected[:, WEIGHTS:], rtol=1e-9, atol=1e-11)
+
+
 def ditto(problem: own.Problem, trigger: own.Trigger, proximal: float) -> np.ndarray:
     """v_i beside the models of a run without personal ones."""
     v = problem.start.copy()

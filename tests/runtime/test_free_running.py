@@ -49,7 +49,7 @@ async def test_what_is_personal_is_trained_kept_on_disk_and_restored(tmp_path):
     assert not np.array_equal(left[0], left[1])
     fleet.nodes.clear()
     fleet.add(0, pace=10.0)
-    await fleet.until(lambda: fleet.nodes[0].mode.begun.is_set())
+    await fleet.until(fleet.nodes[0].mode.begun.is_set)
     assert np.array_equal(fleet.nodes[0].mode._trainer.local["personal/model"], left[0])
     await fleet.stop()
 
