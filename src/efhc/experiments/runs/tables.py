@@ -78,6 +78,9 @@ def require_papers_form(experiment: Experiment) -> None:
             kind = getattr(strategy, "kind", type(strategy).__name__)
             allowed = f"strategies that differ from EF-HC in nothing but their thresholds, which {what} is about"
             raise InputError(f"strategies.{name}", f"'{kind}'", allowed)
+        if (personal := getattr(strategy, "personal", None)) is not None:
+            given = f"'{getattr(personal, 'kind', type(personal).__name__)}'"
+            raise InputError(f"strategies.{name}.personal", given, f"no value; {what} is about whole models")
     if loss := getattr(experiment.driver, "loss", None):
         raise InputError("driver.loss", loss, f"no value; {what} is about messages that all arrive")
 
