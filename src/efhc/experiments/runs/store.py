@@ -221,7 +221,7 @@ class RunStore:
             yield folder
 
     def add(
-        self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float, **facts: str | None
+        self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float, **facts: str
     ) -> None:
         """Keep a run that was made in memory, in a folder in one step. `began` is when, by `time.monotonic`.
 
