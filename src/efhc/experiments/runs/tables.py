@@ -78,6 +78,9 @@ def require_papers_form(experiment: Experiment) -> None:
             kind = getattr(strategy, "kind", type(strategy).__name__)
             allowed = f"strategies that differ from EF-HC in nothing but their thresholds, which {what} is about"
             raise InputError(f"strategies.{name}", f"'{kind}'", allowed)
+        if (personal := getattr(strategy, "personal", None)) is not None:
+            given = f"'{getattr(personal, 'kind', type(personal).__name__)}'"
+            raise InputError(f"strategies.{name}.personal", given, f"no value; {what} is about whole models")
     if loss := getattr(experiment.driver, "loss", None):
         raise InputError("driver.loss", loss, f"no value; {what} is about messages that all arrive")
 
@@ -107,8 +110,9 @@ DEVICES = {
 
 
 def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
-    """Return the bandwidth, number of samples and labels of each device, one row per device."""
-    labels = scenario.learner.data.y_train
+    """Return the bandwidth, number of samples and labels of each device (none if labels are no classes)."""
+    data = scenario.learner.data
+    labels = data.y_train if data.has_classes else np.empty((len(data.y_train), 0), np.int64)
     rows = [
         (seed, device, bandwidth, len(part), np.unique(labels[part]).tolist())
         for device, (bandwidth, part) in enumerate(zip(scenario.bandwidths.values, scenario.learner.parts, strict=True))
