@@ -60,7 +60,7 @@ def faults() -> list[str]:
     strategies = {name: config["strategies"][name] for name in names}
     lines = [f"| fault | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     for fault, changes in FAULTS.items():
-        driver = config["driver"] | {"seconds": SECONDS, "sample_seconds": SECONDS, "target_accuracy": None}
+        driver = config["driver"] | {"seconds": SECONDS, "sample_seconds": SECONDS, "target": None}
         driver |= {"links": driver["links"] | changes.get("links", {}), "churn": changes.get("churn")}
         driver = {name: value for name, value in driver.items() if value is not None}
         fields = config | {"driver": driver, "strategies": strategies, "seeds": [0, 1, 2]}

@@ -124,6 +124,13 @@ from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
 from efhc.network.changing import RandomLinks as RandomLinks
 from efhc.network.changing import RandomWaypoint as RandomWaypoint
 from efhc.network.changing import Rotating as Rotating
+from efhc.network.graph_sequences import BaseGraph as BaseGraph
+from efhc.network.graph_sequences import OnePeerExponential as OnePeerExponential
+from efhc.network.graph_sequences import RandomPeers as RandomPeers
+from efhc.network.sparse_graphs import Dumbbell as Dumbbell
+from efhc.network.sparse_graphs import Exponential as Exponential
+from efhc.network.sparse_graphs import RandomRegular as RandomRegular
+from efhc.network.sparse_graphs import SmallWorld as SmallWorld
 from efhc.network.topologies import Complete as Complete
 from efhc.network.topologies import EdgeListFile as EdgeListFile
 from efhc.network.topologies import EdgeSequenceFile as EdgeSequenceFile
@@ -241,6 +248,8 @@ def simulate(
     seeds: int | Sequence[int] = ...,
     batch_size: int | Literal["full"] = ...,
     evaluate_every: int = ...,
+    evaluate_at: Literal["drawn", "multiples", "budgets"] = ...,
+    budgets: float | Sequence[float] = ...,
     test_samples: int | None = ...,
     validation: float | None = ...,
     keep_models_every: int | None = ...,
@@ -252,12 +261,13 @@ def simulate(
     partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
     model: LinearModel | ModuleModel | str | Mapping[str, Any] | Literal["svm", "softmax", "least-squares", "lenet5", "resnet18", "mlp", "module"] | _HasLossAndGradient | _HasBuild | Callable[..., Any] = ...,
     initial_models: InitialModels | str | Mapping[str, Any] | Literal["per-device", "shared", "zeros", "npy"] | _HasModels = ...,
-    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "edge-list", "graphml", "edge-sequence", "random-links", "rotating", "waypoint"] | _HasOverTime | _HasEdges = ...,
+    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "edge-list", "graphml", "edge-sequence", "random-links", "rotating", "waypoint", "one-peer-exponential", "random-peers", "base-graph", "exponential", "random-regular", "small-world", "dumbbell"] | _HasOverTime | _HasEdges = ...,
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
     step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,
     strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "periodic", "composed", "choco", "sparq", "d2", "one-way", "entrywise", "paced", "matcha", "central", "dsgt", "beer", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
     driver: DriverPolicy | str | Mapping[str, Any] | Literal["lockstep", "event-driven"] = ...,
+    measure: str | None = ...,
     log: Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen | Sequence[Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen] = ...,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
@@ -301,11 +311,15 @@ def simulate(
     batch_size
         Number of samples per device and iteration, or "full" for all samples of the device.
     evaluate_every
-        Accuracy is measured after the first iteration, each multiple of this number, and the last.
+        Number of iterations in which models are evaluated once. They are also evaluated after the first iteration and after the last.
+    evaluate_at
+        When models are evaluated: after an iteration in each window of `evaluate_every` that is drawn by the seed ("drawn"), also whenever one of the `budgets` is spent ("budgets"), or after each multiple of `evaluate_every` ("multiples"), which meets a strategy that communicates at multiples of a number always in the same state.
+    budgets
+        Shares of ZT's total transmission time at which models are evaluated with evaluate_at = "budgets".
     test_samples
         Number of test samples for accuracy, spread evenly over the test set. Default: all.
     validation
-        Share of the training samples set aside for validation, by which `efhc tune` chooses.
+        Share of each device's training samples that is set aside, by which `efhc tune` chooses. Default: none.
     keep_models_every
         Keep all models after each multiple of this number of iterations, at the start and at the end. Default: the final models only.
     precision
@@ -336,6 +350,8 @@ def simulate(
         The strategies to compare, by the name that figures and tables show.
     driver
         Whether devices step together, or on their own clocks.
+    measure
+        The measure that tables, figures, tunings and claims go by: "accuracy" on the global test set, "own_accuracy" on each device's own distribution, "loss", "accuracy_min", ... It does not determine results. Default: "accuracy", or the first metric of an objective without it.
     log
         Trackers that get the runs while they are made. It does not determine results.
 

@@ -64,14 +64,14 @@ def test_run_prints_what_it_takes_to_reach_the_target(command, folder):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    reached = shown("driver.target_accuracy=0.2")
+    reached = shown("driver.target=0.2")
     for words in ("until accuracy 0.2 is reached", "2 of 2", "min to max", "worst"):
         assert words in reached
-    never = shown("driver.target_accuracy=1.0")
+    never = shown("driver.target=1.0")
     for words in ("0 of 2", "> 40", "> x: not reached within x"):
         assert words in never
     assert "min to max" not in never
-    of_one_seed = shown("driver.target_accuracy=0.2", "seeds=[0]")
+    of_one_seed = shown("driver.target=0.2", "seeds=[0]")
     assert "1 of 1" in of_one_seed
     for words in ("worst", "95 %", "min to max"):
         assert words not in of_one_seed
@@ -96,7 +96,7 @@ def test_run_says_where_nobody_is_left(command, folder):
 
 
 def test_sweep_says_what_the_target_takes_at_each_point(folder, command):
-    swept = "[sweep]\ndevices = [4, 5]\ndriver.target_accuracy = [0.2, 1.0]\n"
+    swept = "[sweep]\ndevices = [4, 5]\ndriver.target = [0.2, 1.0]\n"
     (folder / "swept.toml").write_text(CONFIG + swept)
     done = command("sweep", "swept.toml", "--out", "out", columns=80)
     assert done.returncode == 0, done.stderr
@@ -106,7 +106,7 @@ def test_sweep_says_what_the_target_takes_at_each_point(folder, command):
     assert "…" not in done.stdout
     assert "transmission time" not in done.stdout
     assert (folder / "out" / "sweep.png").exists()
-    means = pl.read_csv(folder / "out" / "summary.csv").sort("driver.target_accuracy")
+    means = pl.read_csv(folder / "out" / "summary.csv").sort("driver.target")
     assert means["reached"].to_list() == [2] * 4 + [0] * 4
     assert means["seconds_without_target"].null_count() == means["seconds_to_target_low"].count() == 4
     assert means["seconds_to_target"].null_count() == means["bytes_to_target"].null_count() == 4

@@ -99,7 +99,7 @@ def test_the_page_of_a_result_is_escaped_and_bounded(tmp_path: Path):
 def test_a_result_in_memory_and_one_over_seconds_say_what_they_are():
     in_memory = Tags(efhc.simulate(**SMALL)._repr_html_()).text
     assert "In memory only; result.save(folder) keeps it." in in_memory
-    driver = efhc.EventDriven(target_accuracy=0.3)
+    driver = efhc.EventDriven(target=0.3)
     timed = efhc.simulate(**SMALL, driver=driver, strategies={"EF-HC": efhc.EventTriggered()})
     shown = Tags(timed._repr_html_())
     assert shown.found.count("table") == 2

@@ -46,9 +46,7 @@ def small(**more: Any) -> Experiment:
 
 
 TIMED = {
-    "driver": efhc.EventDriven(
-        compute=efhc.ConstantCompute(seconds=0.05), seconds=4.0, sample_seconds=0.5, target_accuracy=0.3
-    ),
+    "driver": efhc.EventDriven(compute=efhc.ConstantCompute(seconds=0.05), seconds=4.0, sample_seconds=0.5, target=0.3),
     "strategies": {"ZT": efhc.ZeroThreshold()},
 }
 

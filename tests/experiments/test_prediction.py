@@ -34,7 +34,7 @@ compute = { kind = "constant", seconds = 0.2 }
 links = { kind = "shared" }
 seconds = 15.0 # nodes may begin late on a busy machine
 sample_seconds = 1.0
-target_accuracy = 0.4
+target = 0.4
 """
 
 
@@ -75,7 +75,7 @@ def test_what_nodes_do_not_do_is_refused_by_its_name(small: Path, setting: str, 
 
 
 def test_without_seconds_or_target_there_is_nothing_to_predict(small: Path):
-    for name in ("seconds", "target_accuracy"):
+    for name in ("seconds", "target"):
         experiment = changed(small)
         driver = experiment.driver.model_copy(update={name: None})
         with pytest.raises(InputError, match=f"driver.{name}"):

@@ -24,6 +24,7 @@ from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Tuning, tune
 from efhc.experiments.studies.tuning_search import Parameter, Range, Search, TuningBudget
+from efhc.report.figure_data import ACCURACY
 from efhc.report.figures.studies import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, PeriodicBroadcast, RandomizedGossip, ZeroThreshold
 
@@ -127,9 +128,9 @@ def test_accuracy_within_a_budget_is_read_off_what_the_budget_is_of():
         1000: [0.6, 0.9],  # never spent: at the end
     }
     for amount, accuracies in expected.items():
-        assert TuningBudget("broadcasts", float(amount)).accuracies(curves) == pytest.approx(accuracies)
-        assert TuningBudget("broadcasts", 2.0 * amount).accuracies(curves, share=0.5) == pytest.approx(accuracies)
-    assert TuningBudget("transmission_time", 3.5).accuracies(curves) == pytest.approx([0.5, 0.7])
+        assert TuningBudget("broadcasts", float(amount)).values(curves, ACCURACY) == pytest.approx(accuracies)
+        assert TuningBudget("broadcasts", 2.0 * amount).values(curves, ACCURACY, share=0.5) == pytest.approx(accuracies)
+    assert TuningBudget("transmission_time", 3.5).values(curves, ACCURACY) == pytest.approx([0.5, 0.7])
     assert TuningBudget("broadcasts", 25.0).spent(curves) == [25.0, 10.0]
     assert TuningBudget("broadcasts", 9.0).is_exceeded(curves)
     assert not TuningBudget("broadcasts", 10.0).is_exceeded(
@@ -270,7 +271,7 @@ def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_on
         update={"strategies": {**experiment.strategies, "slow": EventTriggered(r=tuning.best_values["r"])}}
     )
     metrics = simulate(tuning.search.final(tuning.best_values), jobs=1).metrics
-    assert tuning.test_accuracy == metrics["accuracy"].drop_nulls()[-1]
+    assert tuning.test_value == metrics["accuracy"].drop_nulls()[-1]
     assert pl.read_csv(out / "test.csv").columns == ["seed", "accuracy", "spent"]
 
 
@@ -318,7 +319,9 @@ def test_a_tuning_without_a_complete_trial_is_one_line(tmp_path: Path):
 
 
 def test_the_tuned_r_is_as_good_as_the_best_of_a_grid(done: tuple[Tuning, Path], whole: RunStore):
-    grid = {r: float(np.mean(BUDGET.accuracies(full_curves(float(r), whole)))) for r in np.geomspace(20, 200000, 9)}
+    grid = {
+        r: float(np.mean(BUDGET.values(full_curves(float(r), whole), ACCURACY))) for r in np.geomspace(20, 200000, 9)
+    }
     best = max(grid, key=grid.__getitem__)
     assert RANGE.low < best < RANGE.high  # a budget that makes it neither always nor never best to broadcast
     assert best_accuracy(done[0]) > grid[best] - 0.03
@@ -347,7 +350,7 @@ def test_the_table_holds_what_full_runs_give(done: tuple[Tuning, Path], whole: R
     complete = done[0].table.filter(state="complete")
     assert complete["iterations"].n_unique() > 1
     for row in complete.iter_rows(named=True):
-        accuracies = BUDGET.accuracies(curves := full_curves(row["r"], whole))
+        accuracies = BUDGET.values(curves := full_curves(row["r"], whole), ACCURACY)
         assert [row["seed 0"], row["seed 1"]] == accuracies
         assert row["accuracy"] == np.mean(accuracies)
         assert min(accuracies) <= row["low"] <= row["high"] <= max(accuracies)
@@ -370,7 +373,7 @@ def test_trials_are_judged_within_their_share_of_the_budget(done: tuple[Tuning, 
             part = Search.of(EXPERIMENT, BUDGET, on="test").part(trial.params, iterations)
             curves = pl.concat(store.curve(run) for run in runs.of(part))
             share = TuningBudget(BUDGET.kind, BUDGET.amount * iterations / EXPERIMENT.iterations)
-            assert value == np.mean(share.accuracies(curves))
+            assert value == np.mean(share.values(curves, ACCURACY))
             others = passed.setdefault(step, [])
             others.append(value)
             better = sum(other > value for other in others)
@@ -389,7 +392,7 @@ def test_the_tuned_config_runs_and_keeps_what_was_promised(done: tuple[Tuning, P
     assert {**experiment.strategies, "slow": None} == {**EXPERIMENT.strategies, "slow": None}
     metrics = simulate(experiment, jobs=2).metrics.filter(strategy="slow")
     curves = metrics.with_columns(broadcasts_total=pl.col("fired").cum_sum().over("seed")).drop_nulls("accuracy")
-    assert np.mean(BUDGET.accuracies(curves)) == best_accuracy(tuning)
+    assert np.mean(BUDGET.values(curves, ACCURACY)) == best_accuracy(tuning)
 
 
 def test_the_files_are_there_and_the_figure_tells_trials_apart(done: tuple[Tuning, Path]):
@@ -442,17 +445,17 @@ def test_an_r_at_the_edge_is_pointed_out(done: tuple[Tuning, Path]):
     tuning = done[0]
     assert tuning.advice == []
     best = pl.col("r") == tuning.best_values["r"]
-    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_values["r"])))
+    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_values["r"])), ACCURACY)
     assert "smallest that was tried; a better one may lie below: try more trials" in lowest.advice[0]
-    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_values["r"])))
+    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_values["r"])), ACCURACY)
     assert "largest that was tried; a better one may lie above: try more trials" in highest.advice[0]
-    assert Tuning(tuning.search, tuning.table.filter(best)).advice == []
+    assert Tuning(tuning.search, tuning.table.filter(best), ACCURACY).advice == []
 
 
 def test_of_equals_the_one_that_spends_least_is_best(done: tuple[Tuning, Path]):
     rows = {"trial": [1, 2, 3, 4], "r": [1.0, 2.0, 3.0, 4.0], "accuracy": [0.5, 0.7, 0.7, 0.9]}
     rows |= {"spent": [10.0, 30.0, 20.0, 5.0], "state": ["complete"] * 3 + ["pruned"]}
-    assert Tuning(done[0].search, pl.DataFrame(rows)).best_values["r"] == 3.0
+    assert Tuning(done[0].search, pl.DataFrame(rows), ACCURACY).best_values["r"] == 3.0
 
 
 # Going on

@@ -30,6 +30,7 @@ from efhc.experiments.studies.tuning_search import (
     numbers_of,
     read_ranges,
 )
+from efhc.report.figure_data import ACCURACY
 from efhc.report.figures.studies import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
@@ -249,8 +250,8 @@ def test_a_share_of_zt_is_taken_seed_by_seed():
     curves = pl.concat(pl.DataFrame(one | {"seed": seed}) for seed in (0, 1))
     of_zt = pl.DataFrame({"seed": [0, 0, 1], "transmission_time_total": [10.0, 50.0, 100.0]})
     measured = budget.measured_by(of_zt)
-    assert measured.accuracies(curves) == pytest.approx([0.1, 0.5])
-    assert measured.accuracies(curves, 0.75) == pytest.approx([0.1, 0.3])
+    assert measured.values(curves, ACCURACY) == pytest.approx([0.1, 0.5])
+    assert measured.values(curves, ACCURACY, 0.75) == pytest.approx([0.1, 0.3])
     assert measured.spent(curves) == [1.0, 2.0]
     assert not measured.is_exceeded(curves)
 

@@ -7,7 +7,8 @@ import pytest
 
 import efhc
 from efhc.experiments.config.files import load_experiment
-from efhc.report.claims.leads import accuracy_at_shares
+from efhc.learning.measures import evaluated
+from efhc.report.claims.leads import at_shares
 
 PAPERS = ["ZT", "EF-HC", "GT", "RG"]
 OURS = ["entrywise", "entrywise + momentum"]
@@ -19,7 +20,7 @@ def test_entrywise_is_above_the_papers_strategies_at_every_budget(fashion_files)
     frontier = load_experiment("frontier")
     chosen = {name: frontier.strategies[name] for name in (*PAPERS, *OURS)}
     result = efhc.simulate(frontier, seeds=10, strategies=chosen, test_samples=4000)
-    found = accuracy_at_shares(result.metrics.drop_nulls("accuracy"), SHARES).pivot(
+    found = at_shares(evaluated(result.metrics), "accuracy", SHARES).pivot(
         on="strategy", index="share", values="accuracy"
     )
     best = found.select(pl.max_horizontal(PAPERS)).to_series()

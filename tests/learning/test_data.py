@@ -14,7 +14,6 @@ from efhc.learning.data import Dataset, Digits, NpzFile
 from efhc.learning.data.images import parse_idx
 
 Save = Callable[..., Path]
-VALIDATION_SHA256 = "6a47ee6d0128c2c12a985a6dc8f779893f35398b5659d730ecc07d770da7cfa1"
 """Of the quarter of the digits that is set aside: tuned settings must be found again."""
 
 
@@ -245,50 +244,6 @@ def test_test_inputs_that_scaling_makes_infinite_are_refused(standardize: bool |
     data = Dataset(**arrays(x_train=rng.random((6, 3)) * 1e-30, x_test=np.full((4, 3), 1e30)))
     with pytest.raises(InputError, match=r"^x_test: cannot use values too large for float32 once they are scaled"):
         data.prepared(standardize, "float32")
-
-
-# Validation
-
-
-def test_a_share_of_the_training_samples_of_each_label_is_set_aside():
-    whole = Digits().load()
-    data = whole.with_validation(0.1)
-    for label in range(10):
-        before = (whole.y_train == label).sum()
-        assert (data.y_test == label).sum() == np.floor(before / 10 + 0.5)
-        assert (data.y_train == label).sum() + (data.y_test == label).sum() == before
-
-    def rows(x: np.ndarray, y: np.ndarray) -> list[bytes]:
-        return [pixels.tobytes() + bytes([label]) for pixels, label in zip(x, y, strict=True)]
-
-    kept, aside, all_of_them = (
-        rows(data.x_train, data.y_train),
-        rows(data.x_test, data.y_test),
-        rows(whole.x_train, whole.y_train),
-    )
-    assert sorted(kept + aside) == sorted(all_of_them)
-    assert kept == [row for row in all_of_them if row in set(kept)]  # in their order
-    quarter = whole.with_validation(0.25)
-    assert sha256(quarter.y_test.tobytes() + quarter.x_test.tobytes()) == VALIDATION_SHA256
-    assert (data.classes, data.shape, data.sha256, data.scale) == (10, (8, 8), whole.sha256, whole.scale)
-    assert data.load() is data
-
-
-def test_validation_keeps_groups_and_never_takes_the_last_sample_of_a_label():
-    labels = np.array([0, 0, 0, 0, 1, 2, 2])
-    data = Dataset(np.arange(7.0)[:, None], labels, np.zeros((1, 1)), np.array([5]), groups=np.arange(7)).load()
-    split = data.with_validation(0.9)
-    assert split.y_train.tolist() == [0, 1, 2]
-    assert split.y_test.tolist() == [0, 0, 0, 2]
-    assert split.groups.tolist() == split.x_train[:, 0].tolist()
-    assert split.classes == data.classes == 6
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, float("nan"), 1e-9])
-def test_a_share_without_samples_is_refused(share: float):
-    with pytest.raises(InputError) as caught:
-        Digits().load().with_validation(share)
-    assert caught.value.field == "validation"
 
 
 # IDX

@@ -20,6 +20,7 @@ from efhc.learning.partition import (
     Quantities,
     Shards,
     Writers,
+    set_aside,
 )
 
 SEED = Randomness(5)
@@ -275,3 +276,32 @@ def test_index_file_refusals(write: Callable[[str], Path], content: str, what: s
     assert caught.value.field == "path"
     assert what in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+# Validation
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0.01, 0.99), st.integers(0, 9))
+def test_every_device_sets_aside_a_share_of_its_own(sizes: list[int], share: float, seed: int):
+    shuffled = np.random.default_rng(seed).permutation(sum(sizes))
+    parts = np.split(shuffled, np.cumsum(sizes)[:-1])
+    if max(sizes) == 1:
+        with pytest.raises(InputError) as caught:
+            set_aside(parts, share, Randomness(seed))
+        assert caught.value.field == "validation"
+        return
+    kept, aside = set_aside(parts, share, Randomness(seed))
+    for part, rest, out in zip(parts, kept, aside, strict=True):
+        assert disjoint([rest, out]).tolist() == sorted(part.tolist())
+        assert len(out) == min(max(np.floor(share * len(part) + 0.5), 1), len(part) - 1)
+    again = set_aside([part[::-1] for part in parts], share, Randomness(seed))[1]
+    assert [one.tolist() for one in again] == [one.tolist() for one in aside]
+
+
+def test_what_one_device_sets_aside_no_other_trains_on():
+    everything = np.arange(20)
+    kept, aside = set_aside([everything, everything, everything], 0.2, SEED)
+    assert len(disjoint(aside)) == 12
+    assert all(not set(part) & set(np.concatenate(aside)) for part in kept)
+    with pytest.raises(InputError, match="device 1"):
+        set_aside([everything, everything[:2]], 0.9, SEED)

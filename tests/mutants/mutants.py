@@ -31,7 +31,16 @@ NETWORKS = "tests/kernels/test_products.py tests/base/test_compiling.py tests/le
 GUARDS = "tests/watch/test_guards.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
+SEQUENCES = "tests/network/test_graph_sequences.py"
+TABLES = "tests/learning/test_tables.py"
+
 MUTANTS = [
+    # Networks and tables
+    Mutant("sets of a Base-(k+1) Graph meet with another weight", "network/graph_sequences.py", "(count * size + reached) / count", "(count * size + reached + 1) / count", SEQUENCES),
+    Mutant("the plain law forgets the weights of a graph", "core/law.py", "graph.weights if", "graph.metropolis_weights if", f"{SEQUENCES} -k agrees"),
+    Mutant("compiled loops forget the weights of a graph", "kernels/compiled_arithmetic.py", "graph.weights if", "graph.metropolis_weights if", f"{SEQUENCES} -k agrees"),
+    Mutant("test samples say what stands for missing values", "learning/data/columns.py", "_filling(known, missing)", "_filling(other, missing)", f"{TABLES} -k missing"),
+    Mutant("01 and 1 are one label", "learning/data/tables.py", 'replace(r"\\.0*$", "")', 'replace(r"\\.0*$", "").str.strip_chars_start("0")', f"{TABLES} -k labels"),
     # Compiled networks
     Mutant("samples that fill a vector count", "kernels/network_loops.py", "scores[s, c] if s < len(mine) else 0", "scores[s, c]", NETWORKS),
     Mutant("every largest number takes the gradient", "kernels/network_layers.py", "left = left - taken", "left = left", NETWORKS),

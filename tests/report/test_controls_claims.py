@@ -7,7 +7,7 @@ import pytest
 
 from efhc.report.claims.leads import all_ends, end_means, ends, judge_controls, seconds_curves
 from efhc.report.claims.verdicts import Verdict, bought_words, findings_table
-from efhc.report.figure_data import ControlsData, TimedSetting
+from efhc.report.figure_data import ACCURACY, ControlsData, TimedSetting
 from efhc.report.figures.paper import controls_figure
 from efhc.report.page.charts import settings_charts
 
@@ -67,14 +67,14 @@ def test_a_seed_that_only_one_of_the_two_has_is_left_out_and_so_is_a_run_that_en
     table = table.with_columns(accuracy=pl.when(gone).then(None).otherwise("accuracy"))
     ((judgement),) = judge_controls(controls(table))
     assert judgement.findings[0].seeds == 4
-    assert len(ends(table)) == 4 + 5
+    assert len(ends(table, "accuracy")) == 4 + 5
 
 
 def test_means_and_curves_are_those_of_the_seeds():
     data = controls(curves(A=0.5, B=0.4), common="B")
     assert all_ends(data)["setting"].unique().to_list() == ["s0"]
-    first = end_means(ends(data.settings[0].curves)).row(0, named=True)
-    assert first == {"strategy": "A", "mean": pytest.approx(0.54), "least": 0.5, "bytes": 1_000_002, "seeds": 5}
+    first = end_means(ends(data.settings[0].curves, "accuracy"), ACCURACY).row(0, named=True)
+    assert first == {"strategy": "A", "mean": pytest.approx(0.54), "worst": 0.5, "bytes": 1_000_002, "seeds": 5}
     table = seconds_curves(data.settings[0], ("A",))
     assert table.filter(strategy="A")["mean"].to_list() == pytest.approx([0.1, 0.2, 0.54])
     assert table.filter(strategy="A")["low"].null_count() == 0

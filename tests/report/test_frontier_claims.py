@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from efhc.report.claims.leads import (
     SHARES,
-    accuracy_at_shares,
+    at_shares,
     budget_table,
     frontier_curves,
     judge_frontier,
@@ -45,7 +45,7 @@ def frontier(*tables: pl.DataFrame, leaders=("A",), judged_from=0.005, **options
 
 def test_accuracy_at_a_share_is_read_off_between_evaluations_at_the_end_and_not_before_the_first():
     table = pl.concat([run("ZT", 3, [1.0, 10.0], [0.1, 0.7]), run("A", 3, [0.5, 1.5, 2.0], [0.2, 0.4, 0.9])])
-    found = accuracy_at_shares(table, [0.01, 0.1, 0.15, 1.0])
+    found = at_shares(table, "accuracy", [0.01, 0.1, 0.15, 1.0])
     expected = [None, pytest.approx(0.1), pytest.approx(0.1 + 0.5 * 0.6 / 9), 0.7, None, pytest.approx(0.3), 0.4, 0.9]
     assert found["accuracy"].to_list() == expected
     assert found["spends"].to_list() == [1.0] * 4 + [0.2] * 4
@@ -53,15 +53,15 @@ def test_accuracy_at_a_share_is_read_off_between_evaluations_at_the_end_and_not_
 
 def test_a_seed_without_zt_has_no_budgets():
     table = pl.concat([run("ZT", 0, [1.0], [0.5]), run("A", 0, [1.0], [0.6]), run("A", 1, [1.0], [0.9])])
-    assert budget_table(table)["seed"].to_list() == [0, 0]
+    assert budget_table(table, "accuracy")["seed"].to_list() == [0, 0]
     (judgement, *_) = judge_frontier(frontier(table))
     assert {finding.seeds for finding in judgement.findings} == {0, 1}
 
 
 def test_the_table_has_every_budget_and_the_means_are_those_of_the_seeds():
-    table = budget_table(curves(A=0.8))
+    table = budget_table(curves(A=0.8), "accuracy")
     assert table.columns == ["strategy", "seed", "spends", *(f"at {100 * share:g} %" for share in SHARES)]
-    means = mean_table(curves(A=0.8)).filter(strategy="A").row(0, named=True)
+    means = mean_table(curves(A=0.8), "accuracy").filter(strategy="A").row(0, named=True)
     assert means["at 100 %"] == pytest.approx(0.82)
     assert means["spends"] == pytest.approx(0.5)
 

@@ -8,12 +8,12 @@ import pytest
 
 from efhc.report.claims.intervals import interval, of_other_seeds
 from efhc.report.claims.panels import (
-    accuracy_at_share,
-    accuracy_by_radius,
-    accuracy_per_time,
-    accuracy_within,
+    at_share,
+    by_radius,
     panels,
+    per_time,
     time_per_iteration,
+    within_budgets,
 )
 from efhc.report.figure_data import BUDGETS, FigureData
 
@@ -77,7 +77,7 @@ def test_every_panel_has_the_interval_of_its_seeds(table: pl.DataFrame):
 
 
 def test_accuracy_per_time_is_read_off_as_far_as_all_seeds_got():
-    table = accuracy_per_time(CURVES, points=5)
+    table = per_time(CURVES, "accuracy", points=5)
     zero = of(table, "ZT")
     assert zero["transmission_time"].to_list() == [0.0, 5.0, 10.0, 15.0, 20.0]
     assert zero["seed 3"].to_list() == pytest.approx([0.1, 0.25, 0.5, 0.6, 0.7])
@@ -85,19 +85,19 @@ def test_accuracy_per_time_is_read_off_as_far_as_all_seeds_got():
     event = of(table, "EF-HC")
     assert event["transmission_time"].to_list() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert event["seed 3"].to_list() == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.5])  # it learns on without sending
-    assert len(accuracy_per_time(CURVES)) == 400
+    assert len(per_time(CURVES, "accuracy")) == 400
 
 
 def test_a_strategy_that_never_sends_has_one_point():
     silent = run("Never", 0, [0.0, 0.0, 0.0], [0.1, 0.2, 0.3])
-    table = accuracy_per_time(pl.concat([silent, run("ZT", 0, [1.0, 2.0, 3.0], [0.1, 0.2, 0.3])]))
+    table = per_time(pl.concat([silent, run("ZT", 0, [1.0, 2.0, 3.0], [0.1, 0.2, 0.3])]), "accuracy")
     assert of(table, "Never").select("transmission_time", "mean").rows() == [(0.0, 0.3)]
     assert np.isnan(table["low"].to_numpy()).all()
     assert len(of(table, "ZT")) == 200
 
 
 def at_budget(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
-    return accuracy_within(curves, dict.fromkeys(curves["seed"].unique(), budget))
+    return within_budgets(curves, "accuracy", dict.fromkeys(curves["seed"].unique(), budget))
 
 
 def test_accuracy_at_a_budget_is_linear_between_evaluations_and_the_last_where_it_is_never_spent():
@@ -117,16 +117,16 @@ def test_iterations_without_an_evaluation_are_passed_over():
 
 
 def test_a_share_is_of_zero_thresholds_time_with_the_same_seed():
-    table = accuracy_at_share(CURVES, 0.1)  # 2 for seed 3, 4 for seed 1
+    table = at_share(CURVES, "accuracy", 0.1)  # 2 for seed 3, 4 for seed 1
     assert table["accuracy"].to_list() == pytest.approx([0.1, 0.2, 0.2, 0.5])
-    without = accuracy_at_share(CURVES.filter(~((pl.col("strategy") == "ZT") & (pl.col("seed") == 1))), 0.1)
+    without = at_share(CURVES.filter(~((pl.col("strategy") == "ZT") & (pl.col("seed") == 1))), "accuracy", 0.1)
     assert without.select("strategy", "seed").rows() == [("ZT", 3), ("EF-HC", 3)]
 
 
 def test_accuracy_by_radius_takes_the_budget_of_its_own_radius():
     near = CURVES.with_columns(radius=pl.lit(0.5))
     far = CURVES.with_columns(pl.col("transmission_time_total") * 10, pl.col("accuracy") / 2, radius=pl.lit(0.3))
-    table = accuracy_by_radius(pl.concat([near, far]))
+    table = by_radius(pl.concat([near, far]), "accuracy")
     assert table.columns == ["budget", "strategy", "radius", "mean", "low", "high", "seed 3", "seed 1"]
     assert table["budget"].unique(maintain_order=True).to_list() == list(BUDGETS)
     assert len(table) == len(BUDGETS) * 2 * 2

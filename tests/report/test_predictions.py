@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from efhc.report.figure_data import ACCURACY
 from efhc.report.figures.runs import Curves, prediction_figure
 from efhc.report.timelines import compare_timelines, error_words
 
@@ -23,7 +24,7 @@ PREDICTED = timeline({"EF-HC": [0.1, 0.3, 0.4, 0.5], "ZT": [0.1, 0.6, 0.6, 0.6]}
 
 
 def test_both_are_compared_at_the_first_sample_that_reaches_the_target():
-    table = compare_timelines(MEASURED, PREDICTED, 0.5)
+    table = compare_timelines(MEASURED, PREDICTED, ACCURACY, 0.5)
     efhc, zt = table.iter_rows(named=True)
     assert (efhc["seconds_measured"], efhc["seconds_predicted"]) == (2.0, 3.0)
     assert efhc["seconds_error"] == pytest.approx(0.5)
@@ -33,15 +34,15 @@ def test_both_are_compared_at_the_first_sample_that_reaches_the_target():
 
 
 def test_the_error_is_stated_in_one_line_with_what_was_not_reached():
-    table = compare_timelines(MEASURED, PREDICTED, 0.5)
+    table = compare_timelines(MEASURED, PREDICTED, ACCURACY, 0.5)
     line = error_words(table)
     assert "seconds 50 % in the mean, 50 % at most, bytes 25 % in the mean, 25 % at most" in line
     assert "1 of 2 runs did not reach the target in both" in line
-    assert "not reach" not in error_words(compare_timelines(MEASURED, PREDICTED, 0.3))
+    assert "not reach" not in error_words(compare_timelines(MEASURED, PREDICTED, ACCURACY, 0.3))
 
 
 def test_if_no_run_reaches_the_target_there_is_no_error_to_state():
-    table = compare_timelines(MEASURED, PREDICTED, 0.9)
+    table = compare_timelines(MEASURED, PREDICTED, ACCURACY, 0.9)
     assert "seconds unknown, bytes unknown; 2 of 2 runs" in error_words(table)
 
 

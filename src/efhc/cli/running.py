@@ -20,6 +20,7 @@ from efhc.cli.terminal import (
     ExperimentFile,
     Jobs,
     Log,
+    MeasureName,
     Overrides,
     argument,
     choose_engine,
@@ -31,7 +32,7 @@ from efhc.cli.terminal import (
     print_summary,
     this_command,
     warn,
-    with_log,
+    with_options,
 )
 from efhc.cli.watching import Watch, watching
 
@@ -94,6 +95,7 @@ def run(
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
+    measure: MeasureName = None,
     figure: Annotated[
         bool, flag("Draw DIR/figures/comparison.png (event-driven: seconds.png).", "--figure/--no-figure")
     ] = True,
@@ -125,7 +127,7 @@ def run(
         from efhc.experiments.config.files import SWEEP, load_experiment, read_tables
         from efhc.experiments.runs.simulate import simulate
 
-        experiment = load_experiment(file, with_log(overrides, log))
+        experiment = load_experiment(file, with_options(overrides, log, measure))
         if SWEEP in read_tables(file):
             warn(f"`efhc run` ignores the table [sweep]; run it with `{this_command()} sweep {file}`")
         if resume and not _holds_run(out):
@@ -154,7 +156,7 @@ def run(
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
     drawn = out / "figures" / result.figure_name
-    if figure and not drawn.exists():
+    if figure and (measure or not drawn.exists()):
         result.plot(drawn)
     print(plain(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else "")))
     if result.failed:

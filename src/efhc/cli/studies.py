@@ -25,6 +25,7 @@ from efhc.cli.terminal import (
     ExperimentFile,
     Jobs,
     Log,
+    MeasureName,
     Overrides,
     argument,
     cell,
@@ -37,7 +38,7 @@ from efhc.cli.terminal import (
     print_table,
     stoppable,
     warn,
-    with_log,
+    with_options,
 )
 from efhc.cli.watching import Watch, watching
 from efhc.report.numbers import TIME_UNIT
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from efhc.experiments.studies.figures import ControlsTable, Size
     from efhc.experiments.studies.reproduce import FigureRuns
     from efhc.experiments.studies.tune import Tuning
+    from efhc.learning.measures import Measure
     from efhc.report.claims.verdicts import Judgement
 
 
@@ -72,6 +74,7 @@ def reproduce(
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
+    measure: MeasureName = None,
     watch: Watch = False,
 ) -> None:
     """Reproduce figures of the paper and judge its claims.
@@ -99,7 +102,7 @@ def reproduce(
         _list_figures(seeds)
         return
     names = dict.fromkeys(one for name in figures for one in (paper_figures() if name == "all" else [name]))
-    loaded = [load_figure(name, size, seeds, radius or (), with_log(None, log)) for name in names]
+    loaded = [load_figure(name, size, seeds, radius or (), with_options(None, log, measure)) for name in names]
     experiments = [experiment for figure in loaded for experiment in figure.experiments]
     fetch_data(*experiments)
 
@@ -121,12 +124,13 @@ def reproduce(
             judgements = reproducing.reproduce(
                 figure_runs, size, out, store, chosen_engine, overview.progress, warn, followers=[overview.follower]
             )
-    for figure in loaded:
+    for of_figure in figure_runs:
+        figure, chosen = of_figure.figure, reproducing.measure_of_figure(of_figure, store)
         numbers = out / "figures" / f"{figure.name}.csv"
         if isinstance(figure.table, FrontierTable):
-            _print_means(numbers)
+            _print_means(numbers, chosen)
         elif isinstance(figure.table, ControlsTable):
-            _print_controls(figure.name, figure.table, numbers, judgements)
+            _print_controls(figure.name, figure.table, numbers, judgements, chosen)
     _print_judgements([one for one in judgements if one.control is None])
     if few := too_few_seeds(min(len(experiment.seeds) for experiment in experiments)):
         print(f"{few}: add --seeds {FEWEST_SEEDS}; finished runs are reused.")
@@ -175,8 +179,8 @@ def _length(experiment: Experiment) -> str:
     return f"{experiment.iterations:,}" if seconds is None else f"{seconds:g} s"
 
 
-def _print_means(path: Path) -> None:
-    """Print the table of a frontier: accuracy at a few budgets, and what each strategy spends."""
+def _print_means(path: Path, measure: Measure) -> None:
+    """Print the table of a frontier: the measure at a few budgets, and what each strategy spends."""
     import polars as pl
 
     from efhc.report.claims.leads import SHOWN
@@ -189,12 +193,14 @@ def _print_means(path: Path) -> None:
             values = [row[f"at {column}"] for column in columns]
             cells = ["" if value is None else f"{value:.3f}" for value in values]
             table.append([row["strategy"], *cells, f"{100 * row['spends']:.3g} %"])
-        title = f"{path.stem}-{setting}: accuracy at shares of ZT's time"
+        title = f"{path.stem}-{setting}: {measure.label} at shares of ZT's time"
         print_table(("strategy", *columns, "spends"), table, title)
 
 
-def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Sequence[Judgement]) -> None:
-    """Print a table and a sentence per setting: accuracy at the end, and the lead over each control."""
+def _print_controls(
+    name: str, table: ControlsTable, path: Path, judgements: Sequence[Judgement], measure: Measure
+) -> None:
+    """Print a table and a sentence per setting: the measure at the end, and the lead over each control."""
     import polars as pl
 
     from efhc.report.claims.intervals import bounds_words
@@ -206,14 +212,14 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
         label = f"{name}-{setting}"
         found = {one.control: one for one in judgements if one.figures == (label,)}
         bounds = bounds_words(one.findings[0].seeds for one in found.values())
-        title = f"{label}: accuracy at the end, and the lead of {table.leader}"
-        columns = ("strategy", "accuracy", "worst seed", "MB", "lead", bounds, "wins on", "")
+        title = f"{label}: {measure.label} at the end, and the lead of {table.leader}"
+        columns = ("strategy", measure.metric, "worst seed", "MB", "lead", bounds, "wins on", "")
         table_rows = []
-        for row in end_means(rows).iter_rows(named=True):
+        for row in end_means(rows, measure).iter_rows(named=True):
             cells = [
                 row["strategy"],
                 f"{row['mean']:.3f}",
-                f"{row['least']:.3f}",
+                f"{row['worst']:.3f}",
                 number_words(row["bytes"] / MEGABYTE),
             ]
             if one := found.get(row["strategy"]):
@@ -224,7 +230,7 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
             table_rows.append(cells)
         print_table(columns, table_rows, title)
         marked = filter(None, (table.common, table.shuffled))
-        if words := bought_words({one: found[one].findings[0] for one in marked if one in found}):
+        if words := bought_words({one: found[one].findings[0] for one in marked if one in found}, measure.label):
             print(words)
 
 
@@ -251,6 +257,7 @@ def sweep(
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
+    measure: MeasureName = None,
     watch: Watch = False,
 ) -> None:
     """Run an experiment at every point of a grid or list of settings.
@@ -263,7 +270,7 @@ def sweep(
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import sweep as sweeping
 
-    points = sweeping.load_sweep(file, with_log(overrides, log))
+    points = sweeping.load_sweep(file, with_options(overrides, log, measure))
     out = out or Path("runs") / f"{file.stem}-sweep"
     fetch_data(*(point.experiment for point in points))
     with stoppable():
@@ -279,9 +286,10 @@ def sweep(
                 warn,
                 followers=[overview.follower],
             )
-    header, rows = sweeping.summary_rows(table)
+    chosen = sweeping.measure_of_sweep(runs, table)
+    header, rows = sweeping.summary_rows(table, chosen)
     caption = TIME_UNIT if "time" in header else None
-    print_table(header, rows, "means over seeds, at the end", caption)
+    print_table(header, rows, f"{chosen.label}: means over seeds, at the end", caption)
     failed = sweeping.failed_runs(table)
     for line in failed:
         warn(line)
@@ -321,8 +329,8 @@ def tune(
         str,
         option(
             "SAMPLES",
-            "Which samples decide: `validation`, a share of the training samples (the setting `validation`; else a "
-            "tenth), or `test`.",
+            "Which samples decide: `validation`, a share of each device's training samples (the setting `validation`; "
+            "else a tenth), or `test`.",
         ),
     ] = "validation",
     out: Annotated[Path | None, option("DIR", "Output directory. Default: runs/NAME-OF-FILE-tune.")] = None,
@@ -330,13 +338,14 @@ def tune(
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
+    measure: MeasureName = None,
     watch: Watch = False,
 ) -> None:
     """Find the best r within a budget (needs efhc[tune]).
 
-    With --parameter it tunes other settings. Values are compared by their accuracy on validation samples, which no
-    device trains on. The test accuracy of the best value is measured once, at the end. The output is a table of trials
-    and the tuned config.
+    With --parameter it tunes other settings. Values are compared on validation samples, which are set aside from each
+    device's own and which no device trains on. The best value is measured on the test samples once, at the end. The
+    output is a table of trials and the tuned config.
     """
     require("tune")
     chosen_engine = choose_engine(engine, address, jobs)
@@ -351,7 +360,7 @@ def tune(
 
     out = out or Path("runs") / f"{file.stem}-tune"
     amount = TuningBudget.parse(budget)
-    experiment = load_experiment(file, with_log(overrides, log))
+    experiment = load_experiment(file, with_options(overrides, log, measure))
     require_lockstep(experiment, "a tuning")
     strategy, ranges = read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
     fetch_data(experiment)
@@ -399,17 +408,18 @@ def _values_words(values: Mapping[str, float]) -> list[str]:
 
 def _print_tuning(found: Tuning) -> None:
     search, names = found.search, found.search.names
-    title = f"{search.on} accuracy within {search.budget.words}"
-    columns = (*names, "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "")
+    measure = found.measure
+    title = f"{search.on} {measure.label} within {search.budget.words}"
+    columns = (*names, measure.metric, f"{found.bounds} over seeds", "spent", "iterations", "")
     rows = []
     # A single parameter is read along its values; of several, the best comes first.
     by_value = len(names) == 1
-    table = found.table.sort(names[0]) if by_value else found.table.sort("accuracy", descending=True, nulls_last=True)
+    table = found.table.sort(names[0]) if by_value else found.ranked
     for row in table.iter_rows(named=True):
         best = all(row[name] == value for name, value in found.best_values.items()) and row["state"] == "complete"
         numbers = (
             *(f"{row[name]:.4g}" for name in names),
-            "" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
+            "" if row[measure.name] is None else f"{row[measure.name]:.3f}",
             "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}",
             "" if row["spent"] is None else f"{row['spent']:.4g}",
             f"{row['iterations']:,}",
@@ -419,12 +429,11 @@ def _print_tuning(found: Tuning) -> None:
         )
     print_table(columns, rows, title)
     if search.validation is None:
-        print("Chosen by the accuracy on the test samples, which makes the best accuracy too optimistic to report.")
+        print(f"Chosen by the {measure.label} on the test samples, which makes it too optimistic to report.")
         return
-    print(
-        f"Chosen by the accuracy on {100 * search.validation:.0f} % of the training samples, which no device trains on."
-    )
-    if found.test_accuracy is None:
-        print("No test accuracy: the run of the winner on all training samples failed.")
+    share = f"{100 * search.validation:.0f} % of each device's training samples"
+    print(f"Chosen by the {measure.label} on {share}, which no device trains on.")
+    if found.test_value is None:
+        print(f"No test {measure.metric}: the run of the winner on all training samples failed.")
     else:
-        print(f"Test accuracy of the winner, trained on all training samples: {found.test_accuracy:.3f}")
+        print(f"Test {measure.label} of the winner, trained on all training samples: {found.test_value:.3f}")

@@ -66,6 +66,10 @@ Address = Annotated[
 Log = Annotated[
     list[str] | None, option("NAME", "Log to tensorboard, mlflow, wandb or your own file.py:Name. May be repeated.")
 ]
+MeasureName = Annotated[
+    str | None,
+    option("NAME", "What results go by: accuracy, own_accuracy, loss, ... Default: the experiment's `measure`."),
+]
 Jobs = Annotated[int | None, option("N", "Number of cores to use. Default: all.", min=1)]
 
 
@@ -98,9 +102,11 @@ def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
     raise InputError("--engine", f"'{name}'", "local or ray")
 
 
-def with_log(overrides: list[str] | None, log: list[str] | None) -> list[str]:
-    """Return overrides to which the option --log is added as one."""
-    return [*(overrides or ()), *([f"log={json.dumps(log)}"] if log else ())]
+def with_options(overrides: list[str] | None, log: list[str] | None, measure: str | None) -> list[str]:
+    """Return overrides to which the options --log and --measure are added."""
+    options = {"log": log or None, "measure": measure}
+    added = (f"{name}={json.dumps(value)}" for name, value in options.items() if value is not None)
+    return [*(overrides or ()), *added]
 
 
 def plain(text: object) -> str:

@@ -239,7 +239,7 @@ class ChosenLinks(NamedTuple):
     active: Flags
     """For each link of G(k)."""
     weights: Floats | None = None
-    """w_ij of each link. Default: the Metropolis weights beta_ij of G(k)."""
+    """w_ij of each link. Default: those of G(k), which are Metropolis' unless it has its own."""
 
 
 class LinkChoice(Protocol):

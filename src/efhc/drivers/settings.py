@@ -68,8 +68,8 @@ class EventDriven(DriverPolicy):
     sample_seconds: Seconds | None = None
     """Length of the windows of virtual time in each of which models are evaluated once. Default: `evaluate_every` times
     the median compute time of step 0."""
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Accuracy for which the seconds and bytes until then are reported."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Value of the experiment's measure for which the seconds and bytes until then are reported. Default: none."""
     patience_seconds: Seconds = 30.0
     """How long an exchange may make no progress before a device withdraws it, or asks the other end."""
     give_up_seconds: Seconds = 3600.0

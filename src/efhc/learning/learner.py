@@ -33,14 +33,21 @@ class Learner:
         batch_size: int | Literal["full"],
         randomness: Randomness,
         partition: Any = None,
+        tested: Ints | None = None,
     ) -> None:
-        """`partition` is what the parts were drawn by, which says what a device's own test samples are."""
+        """`partition` is what the parts were drawn by, which says what a device's own test samples are.
+
+        Of test samples that were set aside from the devices' own, `tested` has the number of each device, in order.
+        """
+        self._tested = tested
         self.backend, self.data, self.parts, self._partition = backend, data, parts, partition
         self.batches = None if batch_size == "full" else MiniBatches(parts, batch_size, randomness)
 
     @cached_property
     def own(self) -> OwnDistributions:
         """The test samples of each device's own distribution."""
+        if self._tested is not None:
+            return OwnDistributions.of_devices_apart(self._tested)
         return OwnDistributions.of(self.data, self.parts, self._partition)
 
     def evaluate(self, models: Floats, local: Local, devices: Ints | None = None) -> Evaluation:

@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats, Ints
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, did_you_mean
 
 Better = Literal["higher", "lower"]
 Metrics = Mapping[str, Better]
@@ -60,6 +60,32 @@ class Measure:
         of = " of the mean model" if self.of_mean_model else ""
         return self.metric + of + where + (f", {WORDS[self.statistic]}" if self.statistic != "mean" else "")
 
+    @property
+    def of(self) -> str:
+        """The measure in words, followed by "of"."""
+        return f"{self.label}, of" if "," in self.label else f"{self.label} of"
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, -1 if lower ones are."""
+        return 1 if self.better == "higher" else -1
+
+    @property
+    def worst(self) -> pl.Expr:
+        """The worst of all rows, as a column `worst_seed_NAME`."""
+        values = pl.col(self.name)
+        return (values.min() if self.better == "higher" else values.max()).alias(self.worst_name)
+
+    @property
+    def worst_name(self) -> str:
+        """What tables over seeds call the value of the worst seed."""
+        return f"worst_seed_{self.name}"
+
+    @property
+    def beside(self) -> str | None:
+        """The measure of the mean model that is shown beside this one; None if this one is of the mean model."""
+        return None if self.of_mean_model else MEAN_MODEL + (OWN if self.is_own else "") + self.metric
+
 
 def measures_of(metrics: Metrics) -> dict[str, Measure]:
     """Return the measures of these metrics by name, in the order of their columns."""
@@ -86,12 +112,36 @@ def metrics_in(columns: Collection[str]) -> dict[str, Better]:
     return found
 
 
-def measure_in(name: str, columns: Collection[str], field: str = "measure") -> Measure:
-    """Return the measure of that name in a table with these columns. Raises `InputError` if it has none."""
-    known = {one: measure for one, measure in measures_of(metrics_in(columns)).items() if one in columns}
+def measure_in(name: str | None, columns: Collection[str], field: str = "measure") -> Measure:
+    """Return the measure of that name in a table with these columns. Raises `InputError` if it has none.
+
+    Default: accuracy, or the first metric of a table without it.
+    """
+    metrics = metrics_in(columns)
+    known = {one: measure for one, measure in measures_of(metrics).items() if one in columns}
+    name = name or next(iter(known), "none")
     if name not in known:
-        raise InputError(field, name, ", ".join(known))
+        raise InputError(field, f"'{name}'{did_you_mean(name, known)}", ", ".join(known) or "a table with measures")
     return known[name]
+
+
+def measure_of(table: pl.DataFrame, name: str | None = None, field: str = "measure") -> Measure:
+    """Return the measure of that name, of which every seed in the table has values. Raises `InputError` otherwise.
+
+    Default: accuracy, or the first metric that has values. A table without values has every measure.
+    """
+    columns = [one for one in measures_of(metrics_in(table.columns)) if one in table.columns]
+    values = table.group_by("seed") if "seed" in table.columns else table.group_by(pl.lit(0, pl.Int64).alias("seed"))
+    counts = values.agg(pl.col(columns).count())
+    some = [one for one in columns if counts[one].sum()] or columns
+    measure = measure_in(name, columns if name in columns else some, field)
+    without = counts.filter(pl.col(measure.name) == 0, pl.col(measure.metric) > 0)["seed"].sort().to_list()
+    if without or measure.name not in some:
+        reason = "was not recorded"
+        if measure.is_own:
+            reason = f"is not known: with seed {without[0]}, a device holds only labels or groups without test samples"
+        raise InputError(field, measure.name, ", ".join(some), f"{measure.label} {reason}. Use {', '.join(some)}.")
+    return measure
 
 
 def evaluated(table: Frame) -> Frame:
@@ -151,7 +201,8 @@ class Evaluation:
             for prefix, values in (("", scores.every), (OWN, scores.own)):
                 decile = DECILE[self.metrics[metric]]
                 name = prefix + metric
-                statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
+                with np.errstate(invalid="ignore"):  # as in `_decile`
+                    statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
                 suffixes = "", "_min", "_max", f"_{decile}", "_std"
                 found |= {name + suffix: value for suffix, value in zip(suffixes, statistics, strict=True)}
             found[MEAN_MODEL + metric] = scores.mean_model
@@ -160,8 +211,14 @@ class Evaluation:
 
 
 def _decile(values: Floats, which: str) -> float:
-    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default."""
+    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default.
+
+    As the mean, it is NaN if a value is.
+    """
+    if np.isnan(values).any():
+        return np.nan
     ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
     low = int(place)
     high = min(low + 1, len(values) - 1)
-    return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
+    with np.errstate(invalid="ignore"):  # of losses that have become infinite
+        return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))

@@ -5,9 +5,10 @@ the data set knows the groups of its test samples. With s_t the metric of the de
 
     own_i = sum_c q_ic (1 / |T_c|) sum_{t in T_c} s_t,     sum_c q_ic = 1
 
-T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. q_ic by
-group: |T_c|, in proportion, of the device's groups c. Cells without test samples are left out, and `coverage` is the
-share of the device's training samples that are in the others. A device without any has no such value (NaN).
+T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. q_ic by group:
+|T_c|, in proportion, of the device's groups c. Where test samples were set aside from each device's own samples, for
+validation, every device is a cell, and q_ic = 1 for its own. Cells without test samples are left out, and `coverage` is
+the share of the device's training samples that are in the others. A device without any has no such value (NaN).
 
 Where labels are no classes (numbers, or several per sample) and devices do not hold whole groups, all test samples are
 one cell if the partition takes no account of labels (`IID`, `Quantities`). Otherwise own distributions are not known.
@@ -28,7 +29,11 @@ class OwnDistributions:
     """q_ic of all devices, and the cells of all test samples."""
 
     def __init__(
-        self, cell_of_training: Ints, cell_of_test: Ints, parts: list[Ints], by: Literal["label", "group", "sample"]
+        self,
+        cell_of_training: Ints,
+        cell_of_test: Ints,
+        parts: list[Ints],
+        by: Literal["label", "group", "device", "sample"],
     ):
         """Cells are whole numbers from 0, of each training and each test sample."""
         self.by = by
@@ -62,6 +67,12 @@ class OwnDistributions:
         cell = 0 if isinstance(partition, IID | Quantities) else 1
         return cls(np.zeros(len(data.y_train), np.int64), np.full(len(data.y_test), cell), parts, "sample")
 
+    @classmethod
+    def of_devices_apart(cls, counts: Ints) -> OwnDistributions:
+        """Return those of devices that have these numbers of test samples each, the first device first."""
+        devices = np.arange(len(counts))
+        return cls(devices, np.repeat(devices, counts), list(devices[:, None]), "device")
+
     def by_cell(self, values: Floats) -> Floats:
         """Return the mean of each row of values (models, test samples) over the samples of each cell with samples."""
         sums: Floats = np.add.reduceat(values[:, self._order], self._starts, axis=1, dtype=np.float64)
@@ -82,6 +93,9 @@ class OwnDistributions:
         if self.coverage[least] == 0 and self.by == "sample":
             return "own data: labels are no classes, and devices hold no groups: there are no measures on own data"
         if self.coverage[least] == 0:
+            if self.by == "device":
+                what = f"own data: device {least}, whose single sample it trains on,"
+                return f"{what} has no samples for validation, so there are no measures on own data (own_accuracy, ...)"
             return f"{what} have no test samples, so there are no measures on own data (own_accuracy, ...)"
         if self.coverage[least] < 1:
             share = 100 * (1 - self.coverage[least])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
@@ -23,6 +24,27 @@ class Partition(Policy, ABC):
     @abstractmethod
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
         """The numbers of each device's training samples."""
+
+
+def set_aside(parts: list[Ints], share: float, randomness: Randomness) -> tuple[list[Ints], list[Ints]]:
+    """Return the training samples of each device, and those that are set aside from it for validation.
+
+    Each device sets aside `share` of its samples, rounded: at least one if it has two, and never all. The choice is
+    random. A sample that is set aside is no training sample of any device, even if several devices hold it.
+    """
+    aside: list[Ints] = []
+    taken = np.zeros(max(int(part.max()) for part in parts) + 1, dtype=bool)
+    for device, part in enumerate(parts):
+        free = np.sort(part[~taken[part]])
+        count = min(max(math.floor(share * len(part) + 0.5), 1), len(free) - 1) if len(free) else 0
+        aside.append(randomness.stream(Purpose.VALIDATION, device).permutation(free)[:count])
+        taken[aside[-1]] = True
+    kept = [part[~taken[part]] for part in parts]
+    if not taken.any() or not all(map(len, kept)):
+        empty = "no sample at all" if not taken.any() else f"all samples of device {list(map(len, kept)).index(0)}"
+        allowed = "devices with two samples of their own, to set one aside"
+        raise InputError("validation", f"{share:g}, which sets aside {empty}", allowed)
+    return kept, aside
 
 
 def _classes_of(data: Dataset, kind: str) -> Ints:

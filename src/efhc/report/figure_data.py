@@ -8,10 +8,14 @@ from typing import Any
 
 import polars as pl
 
+from efhc.learning.measures import CLASSIFICATION, Measure, measures_of
+
 RUN = ("strategy", "seed")
 """The columns that tell runs apart."""
 BUDGETS = (0.02, 0.05, 0.1, 0.2, 0.5)
 """The shares of ZT's total transmission time at which strategies are compared."""
+ACCURACY = measures_of(CLASSIFICATION)["accuracy"]
+"""The paper's measure: the mean over devices, on the global test set."""
 PAPER = ("ZT", "EF-HC", "GT", "RG")
 """The paper's strategies, under their usual names."""
 
@@ -26,11 +30,13 @@ class FigureData:
     """The number that the paper prints: `2(a)`."""
     title: str
     curves: pl.DataFrame
-    """Panels (i)-(iii): strategy, seed, and the metrics of every iteration after which accuracy was measured."""
+    """Panels (i)-(iii): strategy, seed, and the metrics of every iteration after which models were evaluated."""
     connectivity: pl.DataFrame | None = None
     """Panel (iv): the same columns, and the column `radius`."""
     varied: Mapping[str, float] = field(default_factory=dict)
     """In an ablation, the value that each strategy stands for. ZT has none: it only defines the budgets."""
+    measure: Measure = ACCURACY
+    """What panels (ii)-(iv) and claims go by."""
 
     @property
     def seeds(self) -> int:
@@ -58,11 +64,18 @@ class SettingData:
     name: str
     title: str
     curves: pl.DataFrame
-    """strategy, seed, and the metrics of every iteration after which accuracy was measured."""
+    """strategy, seed, and the metrics of every iteration after which models were evaluated."""
     judged_from: float = 0.005
     """The smallest share of ZT's time at which leading is judged."""
     test_samples: int | None = None
     """The number of samples that accuracy is measured on. A margin of less than one of them decides nothing."""
+    measure: Measure = ACCURACY
+    """What the figure shows, and claims go by."""
+
+    @property
+    def least(self) -> float:
+        """The smallest margin that decides anything: one test sample of an accuracy."""
+        return 1 / self.test_samples if self.test_samples and self.measure.metric == ACCURACY.name else 0.0
 
     @property
     def strategies(self) -> list[str]:
@@ -83,6 +96,11 @@ class SettingsData:
     def strategies(self) -> list[str]:
         """The strategies of all settings, each once."""
         return list(dict.fromkeys(name for setting in self.settings for name in setting.strategies))
+
+    @property
+    def measure(self) -> Measure:
+        """What the figure shows, and claims go by."""
+        return self.settings[0].measure
 
     @property
     def seeds(self) -> int:
@@ -126,7 +144,7 @@ class FrontierData(SettingsData):
 
 @dataclass(frozen=True, eq=False)
 class TimedSetting(SettingData):
-    """The samples of all event-driven runs in one setting: strategy, seed, seconds, bytes, accuracy."""
+    """The samples of all event-driven runs in one setting: strategy, seed, seconds, bytes, measures."""
 
     seconds: float = 0.0
     """The virtual second at which all runs end."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from efhc.base.errors import printable
+from efhc.learning.measures import Measure
 from efhc.report.claims.intervals import bounds_words
 from efhc.report.numbers import MEGABYTE, TIME_UNIT, cost_words, number_words
 from efhc.report.timelines import nobody_left
@@ -48,6 +49,7 @@ class SummaryWords:
 
 def summary_tables(
     summary: pl.DataFrame,
+    measure: Measure,
     name: str,
     seeds: Sequence[int],
     devices: int,
@@ -57,22 +59,27 @@ def summary_tables(
 ) -> list[WordTable]:
     """Return a table with a row per strategy of `Result.summary()`, and one with what it takes to reach the `target`.
 
-    `seeds` is the number of seeds that each strategy has. `name` and `devices` are those of the experiment; `target` is
-    the accuracy that it names, if any. With `so_far`, runs have not finished.
+    `measure` is that of the summary, and `seeds` is the number of seeds that each strategy has. `name` and `devices`
+    are those of the experiment; `target` is the value of the measure that it names, if any. With `so_far`, runs have
+    not finished.
     """
     of_seconds = "seconds" in summary.columns
-    columns = dict(_SECONDS_COLUMNS if of_seconds else _LOCKSTEP_COLUMNS)
+    columns = _measures(measure, summary.columns, "\n" if of_seconds else " ")
+    columns |= _SECONDS_COLUMNS if of_seconds else _LOCKSTEP_COLUMNS
     if max(seeds, default=1) == 1:
-        columns = {name: show for name, show in columns.items() if not name.startswith("worst")}
+        columns = {name: show for name, show in columns.items() if not name.startswith(WORST)}
     if of_seconds and (summary["devices"] != devices).any():
         columns["devices"] = lambda row: number_words(row["devices"])
     if so_far:
         columns |= {name: show for name, show in _SO_FAR_COLUMNS.items() if name in summary.columns}
-    title = f"{name}: {'so far, ' if so_far else ''}{_means_over(seeds)}"
+    by = "" if measure.label == measure.name else f"{measure.label}, "
+    title = f"{name}: {by}{'so far, ' if so_far else ''}{_means_over(seeds)}"
     tables = [_table(title, summary, columns, caption=None if of_seconds else TIME_UNIT)]
     if target is not None:
         caption = "> x: not reached within x" if (summary["reached"] < summary["seeds"]).any() else None
-        tables.append(_table(f"until accuracy {target:g} is reached", summary, _target_columns(summary), caption))
+        tables.append(
+            _table(f"until {measure.label} {target:g} is reached", summary, _target_columns(summary), caption)
+        )
     return tables
 
 
@@ -88,19 +95,24 @@ def nobody_left_lines(timeline: pl.DataFrame) -> Iterator[str]:
     """Yield a line for each strategy that has event-driven runs at whose end no device was there."""
     for strategy, seeds in nobody_left(timeline).items():
         words = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-        yield f"{strategy}, {words}: no device is there at the end, so there is no accuracy"
+        yield f"{strategy}, {words}: no device is there at the end, so there are no measures"
 
 
 Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 """The columns of a table after the strategy: their names, and what they show of a row."""
 
-_ACCURACIES: Columns = {
-    "accuracy": lambda row: _accuracy(row["accuracy"]),
-    "worst seed": lambda row: _accuracy(row["worst_seed_accuracy"]),
-    "of mean model": lambda row: _accuracy(row["mean_model_accuracy"]),
-}
+WORST = "worst"
+
+
+def _measures(measure: Measure, names: Sequence[str], blank: str) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """Return the columns that say how good models are; `blank` is what is between the words of a name."""
+    shown = {measure.metric: measure.name, f"{WORST}{blank}seed": measure.worst_name}
+    if measure.beside in names:
+        shown[f"of mean{blank}model"] = str(measure.beside)
+    return {name: lambda row, column=column: _number(row[column]) for name, column in shown.items()}  # type: ignore[misc]
+
+
 _LOCKSTEP_COLUMNS: Columns = {
-    **_ACCURACIES,
     "fire": lambda row: "" if row["firing_share"] is None else f"{100 * row['firing_share']:.1f} %",
     "total time": lambda row: f"{row['transmission_time_total']:.4g}",
     "consensus error": lambda row: f"{row['consensus_error']:.3g}",
@@ -110,7 +122,6 @@ _SO_FAR_COLUMNS: Columns = {
     "iterations": lambda row: f"{row['iterations']:,.0f}",
 }
 _SECONDS_COLUMNS: Columns = {
-    **{name.replace(" seed", "\nseed").replace(" model", "\nmodel"): show for name, show in _ACCURACIES.items()},
     "seconds": lambda row: number_words(row["seconds"]),
     "fired": lambda row: f"{row['broadcasts']:,.0f}",
     "exchanges": lambda row: f"{row['exchanges']:,.0f}",
@@ -139,8 +150,9 @@ def _target_columns(summary: pl.DataFrame) -> Columns:
     return {name: show for name, show in columns.items() if has_interval or name.rstrip() != bounds}
 
 
-def _accuracy(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.3f}"
+def _number(value: float | None) -> str:
+    """Return a value of a measure with three decimals, or with three digits if it is large."""
+    return "" if value is None else f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
 
 
 def _table(title: str, summary: pl.DataFrame, columns: Columns, caption: str | None) -> WordTable:

@@ -1,4 +1,4 @@
-"""What the timeline of event-driven runs says: where each run ended, and when it reached a target accuracy."""
+"""What the timeline of event-driven runs says: where each run ended, and when it reached a target."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from efhc.learning.measures import Measure, evaluated
 from efhc.report.claims.intervals import bounds
 from efhc.report.figure_data import RUN
 
 TO_TARGET = ("seconds_to_target", "bytes_to_target")
-"""The columns that say what it takes to reach a target accuracy."""
+"""The columns that say what it takes to reach a target."""
 
 WITHOUT_TARGET = ("seconds_without_target", "bytes_without_target")
-"""The columns that say what was spent by runs that did not reach the target accuracy."""
+"""The columns that say what was spent by runs that did not reach the target."""
 
 
-def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.DataFrame:
+def timeline_summary(timeline: pl.DataFrame, measure: Measure, target: float | None = None) -> pl.DataFrame:
     """Return one row per strategy, with means over seeds at the end of the runs.
 
-    `devices` is the number of devices that are there at the end. If none is, a run has no accuracy and no consensus
-    error then; their means are over the other seeds, and null if there are none. `nobody_left` names such runs.
+    The first columns are the measure, its worst seed, and the measure of the mean model beside it. `devices` is the
+    number of devices that are there at the end. If none is, a run has no measures and no consensus error then; their
+    means are over the other seeds, and null if there are none. `nobody_left` names such runs.
 
-    With a `target` accuracy there are these columns too:
+    With a `target`, a value of the measure, there are these columns too:
 
     seeds, reached              how many seeds there are, and how many of them reach the target
     seconds_to_target           the mean over the seeds that reach it; null if none does
@@ -33,19 +35,25 @@ def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.
 
     and the same for bytes.
     """
-    at_end = pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes", "devices").cast(pl.Float64).last()
-    measured = pl.col("accuracy", "mean_model_accuracy", "consensus_error").last()
-    runs = timeline.group_by(*RUN, maintain_order=True).agg(measured, at_end)
+    beside = [one for one in (measure.beside,) if one in timeline.columns]
+    runs = with_ends(timeline).group_by(*RUN, maintain_order=True).last()
     if target is not None:
-        runs = runs.join(cost_to_target(timeline, target), on=RUN, maintain_order="left")
+        runs = runs.join(cost_to_target(timeline, measure, target), on=RUN, maintain_order="left")
     means = runs.group_by("strategy", maintain_order=True).agg(
-        pl.col("accuracy").mean(),
-        pl.col("accuracy").min().alias("worst_seed_accuracy"),
-        pl.col("mean_model_accuracy").mean(),
-        pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes", "consensus_error", "devices").mean(),
+        pl.col(measure.name).mean(),
+        measure.worst,
+        pl.col(beside).mean(),
+        pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes").cast(pl.Float64).mean(),
+        pl.col("consensus_error", "devices").cast(pl.Float64).mean(),
         *([] if target is None else [pl.len().cast(pl.Int64).alias("seeds"), *target_over_seeds()]),
     )
     return means if target is None else with_target_bounds(means)
+
+
+def with_ends(timeline: pl.DataFrame) -> pl.DataFrame:
+    """Return the evaluations of each run and, as its last row, the end of a run at which no device was there."""
+    ends = timeline.group_by(*RUN, maintain_order=True).last().filter(devices=0)
+    return pl.concat([evaluated(timeline), ends.select(timeline.columns)], how="diagonal_relaxed")
 
 
 def nobody_left(timeline: pl.DataFrame) -> dict[str, list[int]]:
@@ -54,17 +62,18 @@ def nobody_left(timeline: pl.DataFrame) -> dict[str, list[int]]:
     return dict(ends.group_by("strategy", maintain_order=True).agg("seed").iter_rows())
 
 
-def cost_to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
-    """Return the seconds and bytes at the first sample with at least the `target` accuracy, one row per run.
+def cost_to_target(timeline: pl.DataFrame, measure: Measure, target: float) -> pl.DataFrame:
+    """Return the seconds and bytes at the first sample whose measure is at least as good as `target`, a row per run.
 
-    The accuracy is the mean over the devices that are there at the sample; it may be lower again later. The columns are
-    strategy, seed, seconds_to_target and bytes_to_target, which are null if no sample reaches it.
+    The measure is of the devices that are there at the sample; it may be worse again later. The columns are strategy,
+    seed, seconds_to_target and bytes_to_target, which are null if no sample reaches it.
     """
-    is_there = pl.col("accuracy") >= target
-    return timeline.group_by(*RUN, maintain_order=True).agg(
-        pl.col("seconds").filter(is_there).first().alias(TO_TARGET[0]),
-        pl.col("bytes").filter(is_there).first().cast(pl.Float64).alias(TO_TARGET[1]),
+    is_there = measure.sign * pl.col(measure.name) >= measure.sign * target
+    reached = evaluated(timeline).filter(is_there).group_by(*RUN, maintain_order=True).first()
+    costs = reached.select(
+        *RUN, pl.col("seconds").alias(TO_TARGET[0]), pl.col("bytes").cast(pl.Float64).alias(TO_TARGET[1])
     )
+    return timeline.select(RUN).unique(maintain_order=True).join(costs, on=RUN, how="left", maintain_order="left")
 
 
 def target_over_seeds() -> list[pl.Expr]:
@@ -108,14 +117,14 @@ QUANTITIES = dict(zip(("seconds", "bytes"), TO_TARGET, strict=True))
 """What is predicted, and the column of `cost_to_target` that has it."""
 
 
-def compare_timelines(measured: pl.DataFrame, predicted: pl.DataFrame, target: float) -> pl.DataFrame:
-    """Return a row per run with the seconds and bytes until the `target` accuracy, from two timelines.
+def compare_timelines(measured: pl.DataFrame, predicted: pl.DataFrame, measure: Measure, target: float) -> pl.DataFrame:
+    """Return a row per run with the seconds and bytes until the measure reaches `target`, from two timelines.
 
     The columns are strategy, seed, and for seconds and bytes each: measured, predicted, and the error, which is
     predicted / measured - 1. They are null where the target was not reached.
     """
-    both = cost_to_target(measured, target).join(
-        cost_to_target(predicted, target), on=RUN, how="left", suffix="_predicted", maintain_order="left"
+    both = cost_to_target(measured, measure, target).join(
+        cost_to_target(predicted, measure, target), on=RUN, how="left", suffix="_predicted", maintain_order="left"
     )
     columns = [
         column

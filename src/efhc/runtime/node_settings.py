@@ -110,7 +110,7 @@ class RecordingSettings(Policy):
     begin: float = Field(default=0.0, ge=0, strict=False)
     """Second of the run before which a free-running node makes no step. In a run that is resumed, it is the second at
     which the nodes were stopped."""
-    models_after: tuple[int, ...] | Literal["every"] = Field(default=(), strict=False)
+    models_after: Annotated[tuple[int, ...], Field(strict=False)] | Literal["every"] = ()
     """Numbers of iterations after which the model is kept, or "every". Default: none."""
     models_seconds: Seconds | None = None
     """Seconds between two kept models of a free-running node."""

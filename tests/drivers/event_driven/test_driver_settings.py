@@ -85,7 +85,7 @@ def test_configs_keep_the_driver(tmp_path: Path):
             "links": {"kind": "shared", "latency": 0.25},
             "churn": {"kind": "csv", "path": "churn.csv", "absent": [2, 3], "journal": "lose"},
             "bandwidth": "measured",
-            "target_accuracy": 0.9,
+            "target": 0.9,
         }
     }
     experiment = build_experiment(tables, tmp_path)

@@ -33,7 +33,7 @@ FIELDS = {
         "kind": "event-driven",
         "compute": {"kind": "lognormal"},
         "sample_seconds": 1.0,
-        "target_accuracy": 0.2,
+        "target": 0.2,
     },
 }
 ONE = FIELDS | {"seeds": (0,), "strategies": {"ZT": efhc.ZeroThreshold()}}
@@ -243,7 +243,7 @@ def test_the_summary_has_what_it_takes_to_reach_the_target():
         assert row["seconds_to_target_low"] <= reached <= row["seconds_to_target_high"]
         committed = made.exchanges.filter(strategy=row["strategy"], outcome="committed")
         assert row["exchanges"] == len(committed) / 2
-    plain = efhc.simulate(**FIELDS | {"driver": FIELDS["driver"] | {"target_accuracy": None}}).summary()
+    plain = efhc.simulate(**FIELDS | {"driver": FIELDS["driver"] | {"target": None}}).summary()
     assert "reached" not in plain.columns
     assert_frame_equal(plain, found.select(plain.columns))
 

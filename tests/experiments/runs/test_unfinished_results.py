@@ -106,7 +106,7 @@ def test_budgets_are_those_of_runs_that_are_done(stopped: Path, whole: efhc.Resu
     ("driver", "states"),
     [
         ("lockstep", {"waiting"}),
-        (efhc.EventDriven(target_accuracy=0.5), {"waiting", "stopped"}),
+        (efhc.EventDriven(target=0.5), {"waiting", "stopped"}),
     ],  # it keeps what it began
 )
 def test_before_the_first_row_there_is_nothing_to_show(tmp_path: Path, driver, states: set[str]):

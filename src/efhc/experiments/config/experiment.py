@@ -70,7 +70,7 @@ class Experiment(Policy):
     test_samples: Annotated[int, Field(ge=1)] | None = None
     """Number of test samples for accuracy, spread evenly over the test set. Default: all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the training samples set aside for validation, by which `efhc tune` chooses."""
+    """Share of each device's training samples that is set aside, by which `efhc tune` chooses. Default: none."""
     keep_models_every: Annotated[int, Field(ge=1)] | None = None
     """Keep all models after each multiple of this number of iterations, at the start and at the end. Default: the final
     models only."""
@@ -104,6 +104,10 @@ class Experiment(Policy):
     """The strategies to compare, by the name that figures and tables show."""
     driver: AnyDriver = LockstepDriver()
     """Whether devices step together, or on their own clocks."""
+    measure: str | None = Field(default=None, min_length=1)
+    """The measure that tables, figures, tunings and claims go by: "accuracy" on the global test set, "own_accuracy" on
+    each device's own distribution, "loss", "accuracy_min", ... It does not determine results. Default: "accuracy", or
+    the first metric of an objective without it."""
     log: tuple[AnyTracker, ...] = Field(default=(), strict=False)
     """Trackers that get the runs while they are made. It does not determine results."""
 

@@ -86,6 +86,9 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
         if (removed := removed_setting(fields)) is not None:
+            if removed.endswith(OLD_TARGET):
+                problem = f"{removed}: only efhc 0.2 had this setting. Use driver.target, a value of `measure`."
+                raise InputError(removed, "a setting of efhc 0.2", "driver.target", problem) from None
             problem = f"{removed}: only efhc 0.2 had this setting. Remove it, and start anew what 0.2 began."
             raise InputError(removed, "a setting of efhc 0.2", "no such key", problem) from None
         raise as_input_error(error, Experiment, fields) from None
@@ -260,8 +263,8 @@ def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: b
 
 IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
 """What a config means that lacks a setting, because it was written before there was one."""
-LOG = "log"
-"""The setting that does not determine results, and is no part of the key of a run."""
+LOG, MEASURE = "log", "measure"
+"""Settings that do not determine results, and are no part of the key of a run."""
 NAME = "name"
 """The name of an experiment does not determine results either; in keys of runs it is always the same."""
 
@@ -269,6 +272,8 @@ NAME = "name"
 REMOVED = "per"
 """A setting that efhc 0.2 had, in the tables of `HAD_REMOVED`."""
 HAD_REMOVED = ("estimates", "entrywise", "one-way", "choco", "sparq")
+OLD_TARGET = "target_accuracy"
+"""What efhc 0.2 called `target` of the event-driven driver."""
 
 
 def _has_removed(table: Mapping[str, Any]) -> bool:
@@ -280,6 +285,8 @@ def _without_removed(table: Mapping[str, Any]) -> dict[str, Any]:
     if _has_removed(table) and table["kind"] == "one-way":  # it made other messages, and took any rate
         return {"kind": NOT_KEPT, "description": "one-way of efhc 0.2"}
     left = {key: value for key, value in table.items() if not (key == REMOVED and _has_removed(table))}
+    if OLD_TARGET in left and left.get("kind") == "event-driven":
+        left["target"] = left.pop(OLD_TARGET)
     return {key: _without_removed(value) if isinstance(value, Mapping) else value for key, value in left.items()}
 
 
@@ -287,19 +294,21 @@ def removed_setting(table: Mapping[str, Any], name: str = "") -> str | None:
     """Return the dotted key of a setting that efhc 0.2 had and this version has not. None if there is none."""
     if _has_removed(table):
         return f"{name}{REMOVED}"
+    if OLD_TARGET in table and name == "driver.":
+        return f"{name}{OLD_TARGET}"
     inner = (removed_setting(value, f"{name}{key}.") for key, value in table.items() if isinstance(value, Mapping))
     return next(filter(None, inner), None)
 
 
 def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return what determines results, as it was written before there was a setting that it does not use."""
-    return {key: value for key, value in tables.items() if key != LOG and IMPLIED.get(key) != value}
+    return {key: value for key, value in tables.items() if key not in (LOG, MEASURE) and IMPLIED.get(key) != value}
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Return the first key at which the results of two configs may differ, with its value in each; None if none may."""
     a, b = (
-        dict(flat_settings(IMPLIED | {key: one[key] for key in one if key not in (LOG, NAME)}))
+        dict(flat_settings(IMPLIED | {key: one[key] for key in one if key not in (LOG, MEASURE, NAME)}))
         for one in (before, after)
     )
     return next(((key, a.get(key), b.get(key)) for key in [*a, *b] if a.get(key) != b.get(key)), None)

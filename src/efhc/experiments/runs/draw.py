@@ -23,6 +23,8 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
+from efhc.learning.measures import measure_in, measures_of
+from efhc.learning.partition import set_aside
 from efhc.network.topologies import CheckedGraphs, DrawnTopology, GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -36,13 +38,31 @@ def load_data(experiment: Experiment) -> Dataset:
     with within("data"):
         # The second `load` prepares what a source of the user's own returns; with built-in ones it does nothing.
         data = experiment.data.load(experiment.precision).load(experiment.precision)
-    if experiment.validation is not None:
-        data = data.with_validation(experiment.validation)
-    return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
+    if experiment.test_samples is None or experiment.validation is not None:  # which is drawn by device
+        return data
+    return data.tested_on(experiment.test_samples)
 
 
 def draw_parts(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
     """Return the numbers of each device's training samples. Raises `InputError` if the partition cannot be used."""
+    parts = _split(experiment, data, seed)
+    return parts if experiment.validation is None else set_aside(parts, experiment.validation, Randomness(seed))[0]
+
+
+def validated(experiment: Experiment, data: Dataset, seed: int) -> tuple[Dataset, Ints]:
+    """Return the data set tested on what is set aside for validation, device by device, and the number of each.
+
+    Of more than `test_samples`, each device has its share.
+    """
+    assert experiment.validation is not None
+    _, aside = set_aside(_split(experiment, data, seed), experiment.validation, Randomness(seed))
+    if experiment.test_samples is not None:
+        share = min(1.0, experiment.test_samples / sum(map(len, aside)))
+        aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
+    return data.tested_on_training(np.concatenate(aside)), np.array([len(samples) for samples in aside])
+
+
+def _split(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
     with within("partition"), quoting(experiment.partition, "kind"):
         parts = experiment.partition.split(data.read_only(), experiment.devices, Randomness(seed))
         return _checked_parts(parts, experiment.devices, len(data.y_train))
@@ -55,7 +75,24 @@ def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
         network = network if is_built_in(experiment.network) else CheckedGraphs(network, experiment.devices)
     with quoting(experiment.network, "network"):
         network.graph(0)
+    if isinstance(experiment.driver, EventDriven):
+        check_weights(network, "the driver is 'event-driven'", "driver.kind = 'lockstep'")
     return network
+
+
+NODES_KNOW, OTHERWISE = (
+    "nodes know of their neighbours' links only how many there are",
+    "another network; or `efhc run`",
+)
+
+
+def check_weights(network: GraphsOverTime, what: str, allowed: str) -> None:
+    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only.
+
+    `what` is what knows no other weights, and `allowed` what to choose instead.
+    """
+    if network.graph(0).own_weights is not None:
+        raise InputError("network", f"links with other weights than Metropolis', while {what}", allowed)
 
 
 def draw_scenario(
@@ -80,7 +117,11 @@ def draw_scenario(
     network = draw_network(experiment, seed)
     with within("bandwidths"), quoting(experiment.bandwidths, "kind"):
         bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
-    parts = draw_parts(experiment, data, seed) if parts is None else parts
+    tested = None
+    if parts is None:
+        parts = draw_parts(experiment, data, seed)
+        if experiment.validation is not None:
+            data, tested = validated(experiment, data, seed)
     for name, schedule in (("step_size", experiment.step_size), ("threshold_decay", experiment.threshold_decay)):
         if schedule is not None and not is_built_in(schedule):
             with quoting(schedule, name):
@@ -96,7 +137,7 @@ def draw_scenario(
         devices=1 if is_of_one_device else devices,
         devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
-    learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition)
+    learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition, tested)
     with np.errstate(over="ignore"):
         if not np.isfinite(backend.parameters / bandwidths.values).all():
             smallest = bandwidths.values.min()
@@ -155,6 +196,16 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
             raise changing_graph(form, 1, name)
 
 
+def check_measure(experiment: Experiment, scenario: Scenario) -> None:
+    """Raise `InputError` unless the scenario can give the measure of the experiment, and that can reach its target."""
+    learner, target = scenario.learner, getattr(experiment.driver, "target", None)
+    measure = measure_in(experiment.measure, measures_of(learner.backend.metrics))
+    if target is not None and measure.metric == "accuracy" and not 0 < target <= 1:
+        raise InputError("driver.target", target, f"a number above 0, at most 1: a value of {measure.name}")
+    if measure.is_own and (learner.own.coverage == 0).any():
+        raise InputError("measure", measure.name, measure.metric, f"{learner.own.problem()}. Use {measure.metric}.")
+
+
 class Scenarios:
     """The scenarios of the runs of an experiment: those with one seed share one, which is drawn once."""
 
@@ -187,6 +238,7 @@ class Scenarios:
                 whole = run.whole if backend is None else run.whole.model_copy(update={"backend": backend})
                 scenario = draw_scenario(whole, run.data, run.seed, threads)
                 check_strategies(run.whole, scenario)
+                check_measure(run.whole, scenario)
                 self._drawn[which] = scenario
                 graph = scenario.network.graph(0)
                 drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import count, product
@@ -28,6 +29,8 @@ from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
+from efhc.learning.measures import Measure, evaluated, measure_of
+from efhc.report.figure_data import RUN
 from efhc.report.views import State
 
 if TYPE_CHECKING:
@@ -201,40 +204,44 @@ class Result:
         length = f"{self.experiment.iterations} iterations" if seconds is None else f"{seconds:g} virtual seconds"
         return f"<Result of {self.experiment.name}: {runs}, {length}{unfinished}{failed}{place}>"
 
-    def summary(self) -> pl.DataFrame:
+    def summary(self, measure: str | None = None) -> pl.DataFrame:
         """Return one row per strategy, with means over seeds.
 
-        The columns are the final accuracies, the share of devices that fire, the total transmission time and the final
-        consensus error. Of event-driven runs they are the final accuracies, seconds, counts, bytes, consensus error and
-        number of devices and, with a `target_accuracy`, the seconds and bytes to it: see `timeline_summary`. A run at
-        whose end no device is there has no accuracy.
+        The columns are the measure at the end, that of the worst seed and that of the mean model, the share of devices
+        that fire, the total transmission time and the final consensus error. Of event-driven runs they are the same
+        three, seconds, counts, bytes, consensus error and number of devices and, with a `target`, the seconds and bytes
+        to it: see `timeline_summary`. A run at whose end no device is there has no measures. `measure` names any column
+        that says how good models are, such as "own_accuracy". Default: that of the experiment.
 
         Of a result that has not finished, it is how far each run has come. Then there are also the columns `seeds`, the
         number of seeds that the means are over, and in lockstep `iterations`, the mean number of iterations made. The
         share of devices that fire is that of the iterations up to the checkpoints, since after them only evaluated ones
         have rows, and who fires then may be anything but typical; it is null before the first checkpoint.
         """
+        chosen = self._chosen(measure)
+        beside = [one for one in (chosen.beside,) if one in self._curve.columns]
         if tables_of(self.experiment) is EVENT_DRIVEN:
             from efhc.report.timelines import timeline_summary
 
-            summary = timeline_summary(self.timeline, self.target_accuracy)
+            summary = timeline_summary(self.timeline, chosen, self._target_of(chosen))
             if self.is_finished or "seeds" in summary.columns:
                 return summary
             return summary.with_columns(seeds=pl.Series(self._seeds_there, dtype=pl.Int64))
         has_all_before = pl.col("iteration") == pl.int_range(pl.len())
         ends = self.metrics.group_by("strategy", "seed", maintain_order=True).agg(
-            pl.col("accuracy", "mean_model_accuracy").drop_nulls().last(),  # a run that has not finished may go on
             pl.col("transmission_time_total", "consensus_error").last(),
             pl.col("fired").filter(has_all_before).sum(),
             has_all_before.sum().alias("counted"),
             (pl.col("iteration").last() + 1).alias("iterations"),
         )
+        last = evaluated(self.metrics).group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
+        ends = ends.join(last, on=RUN, how="left", maintain_order="left")
         is_counted = (pl.col("counted") > 1) | (pl.col("iterations") == 1)  # the first iteration is always evaluated
         so_far = [pl.len().cast(pl.Int64).alias("seeds"), pl.col("iterations").mean()]
         return ends.group_by("strategy", maintain_order=True).agg(
-            pl.col("accuracy").mean(),
-            pl.col("accuracy").min().alias("worst_seed_accuracy"),
-            pl.col("mean_model_accuracy").mean(),
+            pl.col(chosen.name).mean(),
+            chosen.worst,
+            pl.col(beside).mean(),
             (pl.col("fired").filter(is_counted).sum() / pl.col("counted").filter(is_counted).sum())
             .truediv(self.experiment.devices)
             .fill_nan(None)
@@ -243,6 +250,10 @@ class Result:
             pl.col("consensus_error").mean(),
             *([] if self.is_finished else so_far),
         )
+
+    def _chosen(self, measure: str | None = None) -> Measure:
+        """Return the measure of that name. Default: that of the experiment."""
+        return measure_of(self._curve, measure or self.experiment.measure)
 
     @property
     def _curve(self) -> pl.DataFrame:
@@ -254,16 +265,20 @@ class Result:
         seeds = self._curve.group_by("strategy", maintain_order=True).agg(pl.col("seed").n_unique())
         return seeds["seed"].to_list()
 
-    def at_budget(self, share: float | Sequence[float] = 0.1, of: str = "ZT") -> pl.DataFrame:
-        """Return the accuracy of each run of a lockstep experiment when it has spent a share of what another spends.
+    def at_budget(
+        self, share: float | Sequence[float] = 0.1, of: str = "ZT", measure: str | None = None
+    ) -> pl.DataFrame:
+        """Return how good each run of a lockstep experiment is when it has spent a share of what another spends.
 
         The budget is `share` of the total transmission time of the strategy `of` with the same seed; several shares
         give a row each. The columns are strategy, seed, spends (what the run spends in all, as a share of the same
-        total), share and accuracy. Accuracy is linear between evaluations. A run that spends less than its budget is
-        taken at its end, and one that had spent more when it was first evaluated has no accuracy. Runs that have not
-        finished are left out, and so are the seeds in which `of` has not finished.
+        total), share and the measure. `measure` names any column that says how good models are, such as "own_accuracy".
+        Default: that of the experiment. It is linear between evaluations. A run that spends less than its budget is
+        taken at its end, and one that had spent more when it was first evaluated has no value: a warning says so, and
+        if no run has one, an `InputError`. Runs that have not finished are left out, and so are the seeds in which `of`
+        has not finished.
         """
-        from efhc.report.claims.leads import accuracy_at_shares
+        from efhc.report.claims.leads import at_shares, unresolved
 
         curves = self._evaluated_whole_runs
         if of not in self.experiment.strategies:
@@ -272,13 +287,22 @@ class Result:
         shares = [float(one) for one in np.atleast_1d(share)]
         if not all(0 < one < np.inf for one in shares):
             raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
-        return accuracy_at_shares(curves, shares, of)
+        chosen = self._chosen(measure).name
+        found = at_shares(curves, chosen, shares, of)
+        if problem := unresolved(curves, chosen, shares, of):
+            if not found[chosen].count():
+                raise InputError("share", share, "a larger share", f"{problem}. Or use a larger share.")
+            warnings.warn(problem, stacklevel=2)
+        return found
 
-    def frontier(self, path: Path | str | None = None, leaders: Sequence[str] = ()) -> Picture:
-        """Draw accuracy against the share of ZT's total transmission time that was spent; write it to `path` if given.
+    def frontier(
+        self, path: Path | str | None = None, leaders: Sequence[str] = (), measure: str | None = None
+    ) -> Picture:
+        """Draw a measure against the share of ZT's total transmission time that was spent; write it to `path` if given.
 
-        The `leaders`, EF-HC and ZT are drawn in front, with the band in which the mean of other seeds is expected. Runs
-        that have not finished are left out. `at_budget` has the numbers.
+        Default of `measure`: that of the experiment. The `leaders`, EF-HC and ZT are drawn in front, with the band in
+        which the mean of other seeds is expected. Runs that have not finished are left out. `at_budget` has the
+        numbers.
         """
         from efhc.report.figure_data import FrontierData, SettingData
         from efhc.report.figures import run_title, save_figure
@@ -291,7 +315,8 @@ class Result:
         curves = self._evaluated_whole_runs
         if not len(curves.filter(strategy="ZT")):
             raise InputError("frontier", "a result without a finished run of ZT", "one with it: ZT sets the budgets")
-        setting = SettingData(self.experiment.name, run_title(self.experiment), curves)
+        title = run_title(self.experiment)
+        setting = SettingData(self.experiment.name, title, curves, measure=self._chosen(measure))
         figure = frontier_figure(FrontierData("frontier", "", (setting,), tuple(leaders)))
         if path is not None:
             save_figure(figure, Path(path))
@@ -305,17 +330,19 @@ class Result:
             raise EfhcError(f"at_budget and frontier need runs in lockstep; {advice}")
         done = [{"strategy": name, "seed": seed} for (name, seed), state in self.states.items() if state == "done"]
         pairs = pl.DataFrame(done, schema={"strategy": pl.String, "seed": self.metrics.schema["seed"]})
-        evaluated = self.metrics.drop_nulls("accuracy")
-        return evaluated.join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
+        return evaluated(self.metrics).join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
 
-    def words(self) -> SummaryWords:
-        """Return the summary in words, as the command line prints it and a notebook shows it."""
+    def words(self, measure: str | None = None) -> SummaryWords:
+        """Return the summary in words, as the command line prints it and a notebook shows it.
+
+        Default of `measure`: that of the experiment.
+        """
         from efhc.report.summary import SummaryWords, nobody_left_lines, summary_tables
 
-        experiment, target = self.experiment, self.target_accuracy
-        tables = summary_tables(
-            self.summary(), experiment.name, self._seeds_there, experiment.devices, target, so_far=not self.is_finished
-        )
+        experiment, chosen = self.experiment, self._chosen(measure)
+        summary, so_far = self.summary(chosen.name), not self.is_finished
+        seeds, target = self._seeds_there, self._target_of(chosen)
+        tables = summary_tables(summary, chosen, experiment.name, seeds, experiment.devices, target, so_far=so_far)
         is_timed = tables_of(experiment) is EVENT_DRIVEN
         return SummaryWords(tables, list(nobody_left_lines(self.timeline)) if is_timed else [])
 
@@ -338,20 +365,24 @@ class Result:
         """
         from efhc.report.figures import comparison_figure, run_title, save_figure, seconds_figure
 
-        title = run_title(self.experiment) + ("" if self.is_finished else ", unfinished")
+        title, chosen = run_title(self.experiment) + ("" if self.is_finished else ", unfinished"), self._chosen().name
         if tables_of(self.experiment) is EVENT_DRIVEN:
-            figure = seconds_figure(self.timeline, self.target_accuracy, title)
+            figure = seconds_figure(self.timeline, self.target, title, measure=chosen)
         else:
-            figure = comparison_figure(self.metrics, title=title)
+            figure = comparison_figure(self.metrics, title=title, measure=chosen)
         if path is not None:
             save_figure(figure, Path(path))
         return figure
 
     @property
-    def target_accuracy(self) -> float | None:
-        """The accuracy up to which an event-driven experiment counts seconds and bytes, if it names one."""
+    def target(self) -> float | None:
+        """The value of the measure up to which an event-driven experiment counts seconds and bytes, if it names one."""
         driver = self.experiment.driver
-        return driver.target_accuracy if isinstance(driver, EventDriven) else None
+        return driver.target if isinstance(driver, EventDriven) else None
+
+    def _target_of(self, chosen: Measure) -> float | None:
+        """Return the target if it is one of this measure."""
+        return self.target if chosen == self._chosen() else None
 
     def module(self, strategy: str, seed: int, device: int | Literal["mean"]) -> nn.Module:
         """Return the trained network of one device, or the mean model, as a `torch.nn.Module` in evaluation mode.

@@ -123,7 +123,7 @@ def _runs_of(whole: Experiment, name: str, data: Dataset, scenarios: Scenarios) 
     strategy = whole.strategies[name]
     kind = str(getattr(strategy, "kind", "own"))
     called = kind if kind.replace("-", "").isalnum() else "own"
-    alone = whole.model_copy(update={"name": "run", "strategies": {called: strategy}, "log": ()})
+    alone = whole.model_copy(update={"name": "run", "strategies": {called: strategy}, "measure": None, "log": ()})
     inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not the runs'
     tables: dict[str, Any] = {}
     with suppress(EfhcError):  # made in Python, without a name

@@ -29,6 +29,8 @@ from efhc.experiments.runs.keeping import MadeMeanwhile, MadeRun, RunKeeper, Unf
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, RunTables, labelled, tables_of
+from efhc.learning.measures import evaluated
+from efhc.report.timelines import with_ends
 from efhc.report.views import State
 
 Failures = Mapping[str, EfhcError]
@@ -259,14 +261,14 @@ class RunStore:
     def curve(self, run: Run) -> pl.DataFrame:
         """Return what was measured whenever the models were evaluated: rows of the metrics or of the timeline.
 
-        The metrics get the column `broadcasts_total`, the number of broadcasts up to each row. A row of the timeline
-        has no accuracy if no device was there.
+        The metrics get the column `broadcasts_total`, the number of broadcasts up to each row. The last row of the
+        timeline has no measures if no device was there.
         """
         tables = tables_of(run.experiment)
         rows = self.table(run, tables.curve)
         if tables is LOCKSTEP:
-            return with_totals(rows, ["broadcasts_total"]).drop_nulls("accuracy")
-        return rows
+            return evaluated(with_totals(rows, ["broadcasts_total"]))
+        return with_ends(rows)
 
     def meta(self, run: Run) -> dict[str, Any]:
         return RunFolder(self.directory(run)).meta

@@ -20,8 +20,9 @@ from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.simulate import simulate
 from efhc.kernels.codecs import SEND_ROWS
+from efhc.learning.measures import evaluated
 from efhc.network.topologies import Geometric
-from efhc.report.claims.panels import accuracy_within
+from efhc.report.claims.panels import within_budgets
 from efhc.report.claims.verdicts import too_few_seeds
 from efhc.report.numbers import percent
 from efhc.strategies.half_steps import Entrywise
@@ -84,7 +85,7 @@ def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFacto
             if network == EXPERIMENT.network
             else simulate(EXPERIMENT, network=network, progress=progress, followers=followers)
         )
-        accuracy = accuracy_within(at_radius.metrics, budgets)
+        accuracy = within_budgets(evaluated(at_radius.metrics), "accuracy", budgets)
         connectivity.append(accuracy.with_columns(radius=pl.lit(radius)))
     table = pl.concat(connectivity)
     write_safely(out / "connectivity.parquet", parquet(table))

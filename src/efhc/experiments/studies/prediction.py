@@ -1,7 +1,7 @@
-"""How well the simulator predicts nodes: each experiment in both ways, and what it takes until a target accuracy.
+"""How well the simulator predicts nodes: each experiment in both ways, and what it takes until a target is reached.
 
 DIR/prediction.csv          a row per experiment, strategy and seed: measured, predicted, and the error
-DIR/prediction-curves.csv   accuracy over seconds and bytes, of both
+DIR/prediction-curves.csv   the measure over seconds and bytes, of both
 DIR/prediction.png          the curves, measured solid and predicted dashed
 DIR/NAME/predicted          the run directory of the event-driven simulator
 DIR/NAME/measured           the run directory of the nodes, each in a network namespace with b_i as its rate
@@ -26,6 +26,7 @@ from efhc.experiments.nodes.launch import View, launch
 from efhc.experiments.nodes.namespaces import require_namespaces
 from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.tables import driver_of
+from efhc.learning.measures import measure_of
 from efhc.report.timelines import compare_timelines
 from efhc.strategies.forms import form_of
 
@@ -34,7 +35,7 @@ EXAMPLES = ("examples/prediction-svm.toml", "examples/prediction-lenet5.toml")
 """The experiments that are compared unless others are named."""
 LATE_SECONDS = 0.5
 """Seconds by which the first step of a node may be late."""
-COLUMNS = ("strategy", "seed", "seconds", "bytes", "accuracy")
+COLUMNS = ("strategy", "seed", "seconds", "bytes")
 
 
 def predict(
@@ -69,14 +70,16 @@ def predict(
         measured = launch(experiment, folder / "measured", netns=True, resume=True, view=view, warn=warn)
         for line in late_starts(measured.steps, pace):
             warn(f"{experiment.name}: {line}")
-        curves[run_title(experiment)] = Curves(measured.timeline, predicted.timeline, target)
+        measure = measure_of(measured.timeline, experiment.measure)
+        curves[run_title(experiment)] = Curves(measured.timeline, predicted.timeline, target, measure)
         named = pl.lit(experiment.name).alias("experiment")
-        tables.append(compare_timelines(measured.timeline, predicted.timeline, target).select(named, pl.all()))
+        compared = compare_timelines(measured.timeline, predicted.timeline, measure, target)
+        tables.append(compared.select(named, pl.all()))
         for source, result in (("measured", measured), ("predicted", predicted)):
-            rows.append(result.timeline.select(named, pl.lit(source).alias("source"), *COLUMNS))
+            rows.append(result.timeline.select(named, pl.lit(source).alias("source"), *COLUMNS, measure.name))
     table = pl.concat(tables)
     write_safely(out / TABLE, table.write_csv(float_precision=4).encode())
-    write_safely(out / CURVES, pl.concat(rows).write_csv(float_precision=4).encode())
+    write_safely(out / CURVES, pl.concat(rows, how="diagonal").write_csv(float_precision=4).encode())
     save_figure(prediction_figure(curves), out / FIGURE)
     return table
 
@@ -95,15 +98,15 @@ def late_starts(steps: pl.DataFrame, pace: float) -> list[str]:
 
 
 def check_comparable(experiment: Experiment) -> tuple[float, float]:
-    """Return the target accuracy, and the seconds that the slowest device takes for a step.
+    """Return the target, and the seconds that the slowest device takes for a step.
 
     Raises `InputError` if nodes in namespaces would not be what the simulator simulates.
     """
     driver = experiment.driver
     if not isinstance(driver, EventDriven):
         raise InputError("driver.kind", f"'{driver_of(experiment)}'", "'event-driven', which has seconds")
-    if driver.seconds is None or driver.target_accuracy is None:
-        missing = "seconds" if driver.seconds is None else "target_accuracy"
+    if driver.seconds is None or driver.target is None:
+        missing = "seconds" if driver.seconds is None else "target"
         raise InputError(f"driver.{missing}", "nothing", "a number, because the prediction is about it")
     if not isinstance(driver.compute, ConstantCompute):
         raise InputError(
@@ -120,4 +123,4 @@ def check_comparable(experiment: Experiment) -> tuple[float, float]:
         given = "true with mixing 'half-steps'"
         raise InputError("exchange_at_start", given, "false: nodes that start from one model know it")
     pace = driver.compute.seconds
-    return driver.target_accuracy, max(pace) if isinstance(pace, tuple) else pace
+    return driver.target, max(pace) if isinstance(pace, tuple) else pace

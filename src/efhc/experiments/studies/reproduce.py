@@ -4,9 +4,9 @@ DIR/report.html                       everything, in one page that works offline
 DIR/claims.csv                        each claim with its statistics, intervals and verdict
 DIR/figures/NAME.png, NAME.pdf        each figure
 DIR/figures/NAME-i.csv .. NAME-iv.csv of the paper: the numbers of each panel
-DIR/figures/NAME.csv                  of a frontier, the means over seeds: per setting and strategy the accuracy at each
+DIR/figures/NAME.csv                  of a frontier, the means over seeds: per setting and strategy the measure at each
                                       budget, and what the strategy spends in total, as a share of ZT's transmission
-                                      time; of controls, accuracy and bytes at the end: per setting, strategy and seed
+                                      time; of controls, measure and bytes at the end: per setting, strategy and seed
 DIR/figures/NAME-SETTING.csv          of a frontier: the same per strategy and seed
 DIR/runs/                             the runs, each in a run directory named by its key
 """
@@ -48,11 +48,13 @@ from efhc.experiments.studies.figures import (
 )
 from efhc.experiments.studies.sweep import tracker_names
 from efhc.experiments.trackers.tracker import as_folder
+from efhc.learning.measures import Measure, measure_of
 from efhc.report.claims.leads import all_ends, all_means, budget_table, judge_controls, judge_frontier
 from efhc.report.claims.panels import panels
 from efhc.report.claims.paper_claims import judge
 from efhc.report.claims.verdicts import Judgement, findings_table
 from efhc.report.figure_data import (
+    ACCURACY,
     ControlsData,
     FigureData,
     FrontierData,
@@ -86,6 +88,13 @@ def runs_of_figures(figures: Sequence[Figure]) -> list[FigureRuns]:
             raise InputError("figure", f"{files} files named {name}", "different names: results are named after them")
     runs = Runs()
     return [FigureRuns(figure, [(part, runs.of(part.experiment)) for part in figure.parts]) for figure in figures]
+
+
+def measure_of_figure(runs: FigureRuns, store: RunStore) -> Measure:
+    """Return the measure that a figure of made runs shows."""
+    missing = {run.key for run in store.find_missing(runs.all)}
+    made = next(run for run in runs.all if run.key not in missing)
+    return measure_of(store.curve(made), runs.figure.experiment.measure)
 
 
 def reproduce(
@@ -216,10 +225,11 @@ def _show(made: _Made, size: Size, out: Path) -> Section:
     metas = [made.store.meta(run) for run in made.figure_runs.all if run.key not in made.failures]
     seconds = sum(meta["wall_seconds"] for meta in metas)
     options = f"--{size}", "--seeds", str(len(figure.experiment.seeds)), "--out", str(out)
+    named = ("--measure", drawn.data.measure.name) if drawn.data.measure != ACCURACY else ()
     facts = _facts(made.figure_runs, size) | {
         "failed runs": "; ".join(made.failed),
         "time": f"{seconds:,.0f} s, summed over runs",
-        "command": shlex.join(["efhc", "reproduce", *figure.arguments, *options]),
+        "command": shlex.join(["efhc", "reproduce", *figure.arguments, *options, *named]),
     }
     return Section(
         drawn.data,
@@ -249,7 +259,7 @@ def _facts(of_figure: FigureRuns, size: Size) -> dict[str, str]:
         "seeds": ", ".join(map(str, figure.experiment.seeds)),
         "strategies": str(len(figure.strategies)),
         "batch size": _each(one.batch_size for one in experiments),
-        "accuracy": _each(tested, "; "),
+        "evaluation": _each(tested, "; "),
         "radii of panel (iv)": _each(radii),
         "runs": str(len(of_figure.all)),
     }
@@ -261,6 +271,7 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
     (_, curves), *at_radii = made.parts
     if not curves:
         raise next(iter(made.failures.values()))
+    measure = measure_of(first := made.curves(curves), figure.experiment.measure)
     connectivity = [
         made.store.curve(run).with_columns(radius=pl.lit(part.radius)) for part, runs in at_radii for run in runs
     ]
@@ -269,9 +280,10 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
         name=figure.name,
         number=table.number,
         title=table.title,
-        curves=made.curves(curves),
+        curves=first,
         connectivity=pl.concat(connectivity) if has_budgets else None,
         varied=varied_values(table, figure.experiment),
+        measure=measure,
     )
     # The first seed that has the most strategies: the first of all, unless runs failed.
     per_seed = Counter(run.seed for run in curves)
@@ -294,15 +306,16 @@ def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
         SettingData(
             part.name,
             part.title,
-            made.curves(runs),
+            curves := made.curves(runs),
             # Before its second evaluation, little is known of ZT.
             max(table.judged_from, part.experiment.evaluate_every / part.experiment.iterations),
             test_samples=len(runs[0].data.y_test),
+            measure=measure_of(curves, part.experiment.measure),
         )
         for part, runs in made.with_strategy("ZT")  # without ZT, a setting has no budgets
     )
     data = FrontierData(name, table.title, settings, table.leaders, table.ceilings)
-    numbers = {data.label(setting): budget_table(setting.curves) for setting in settings}
+    numbers = {data.label(setting): budget_table(setting.curves, setting.measure.name) for setting in settings}
     return _Drawn(data, numbers | {name: all_means(data)}, frontier_figure(data))
 
 
@@ -313,8 +326,9 @@ def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
         TimedSetting(
             part.name,
             part.title,
-            made.curves(runs),
+            curves := made.curves(runs),
             test_samples=len(runs[0].data.y_test),
+            measure=measure_of(curves, part.experiment.measure),
             seconds=end_of(part.experiment),
             bandwidths=made.bandwidths(runs),
         )
@@ -325,7 +339,7 @@ def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
 
 
 def _interval(experiment: Experiment) -> str:
-    """Return how often accuracy is measured."""
+    """Return how often models are evaluated."""
     driver = experiment.driver
     if not isinstance(driver, EventDriven):
         return f"{experiment.evaluate_every} iterations"

@@ -11,8 +11,8 @@ network = "complete"              a single value is a list of one
 
 DIR/results.parquet, results.csv  every run and evaluation; a run that failed is a row that says so
 DIR/summary.csv                   one row per distinct point and strategy, over seeds
-DIR/sweep.png, sweep.pdf          accuracy (and the seconds to a target accuracy) against the swept setting, if at
-                                  most three settings vary
+DIR/sweep.png, sweep.pdf          the measure (and the seconds to a target) against the swept setting, if at most
+                                  three settings vary
 DIR/runs/                         the runs
 """
 
@@ -34,6 +34,7 @@ from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     LOG,
+    MEASURE,
     SWEEP,
     build_experiment,
     flat_settings,
@@ -51,8 +52,9 @@ from efhc.experiments.runs.study import list_runs
 from efhc.experiments.runs.tables import driver_of
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.trackers.tracker import as_folder
+from efhc.learning.measures import Measure, measure_of, measures_of, metrics_in
 from efhc.report.claims.intervals import bounds_words
-from efhc.report.figure_data import RUN
+from efhc.report.figure_data import ACCURACY, RUN
 from efhc.report.numbers import MEGABYTE, cost_words, number_words
 from efhc.report.timelines import (
     TO_TARGET,
@@ -124,8 +126,8 @@ def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
             raise InputError(
                 "sweep.seeds", "", "", "seeds cannot be swept, because every point runs with all of `seeds`."
             )
-        if LOG in choices:
-            raise InputError(f"sweep.{LOG}", choices[LOG], f"other keys; `{LOG}` does not change results")
+        for name in {LOG, MEASURE} & set(choices):
+            raise InputError(f"sweep.{name}", choices[name], f"other keys; `{name}` does not change results")
         for point in itertools.product(*choices.values()):
             yield dict(zip(choices, point, strict=True))
 
@@ -160,7 +162,8 @@ def run_sweep(
     with tracking(experiments, out, warn, name=names) as trackers:
         failures = store.make_missing([run for _, run in runs], engine, progress, followers=[*trackers, *followers])
     table = sweep_table(runs, store, failures)
-    means = summary(table)
+    measure = measure_of_sweep(runs, table)
+    means = summary(table, measure)
     write_safely(out / RESULTS, parquet(table))
     write_safely(out / RESULTS_CSV, table.write_csv().encode())
     write_safely(out / SUMMARY, means.write_csv().encode())
@@ -171,10 +174,15 @@ def run_sweep(
     from efhc.report.figures import save_figure
     from efhc.report.figures.studies import sweep_figure
 
-    figure = sweep_figure(means, _settings(table), _left_alone(table))
+    figure = sweep_figure(means, _settings(table), _left_alone(table), measure=measure)
     for name in FIGURES:
         save_figure(figure, out / name)
     return table
+
+
+def measure_of_sweep(runs: Sequence[tuple[SweepPoint, Run]], table: pl.DataFrame) -> Measure:
+    """Return the measure of a sweep's experiments, of which the table has values. Raises `InputError` otherwise."""
+    return measure_of(table, runs[0][0].experiment.measure)
 
 
 def tracker_names(parts: Iterable[tuple[str, Iterable[Run]]]) -> Callable[[Run], str]:
@@ -212,17 +220,19 @@ def sweep_table(
         parts.append(metrics.select(*settings, pl.lit(run.key).alias("run"), pl.all()))
     # The columns are those of a run that has metrics, even if the first one failed.
     order = max((part.columns for part in parts), key=len)
-    return pl.concat(parts, how="diagonal_relaxed").select(order)
+    others = (name for part in parts for name in part.columns)  # models may have metrics of their own
+    return pl.concat(parts, how="diagonal_relaxed").select(list(dict.fromkeys([*order, *others])))
 
 
 def _curve(run: Run, store: RunStore) -> pl.DataFrame:
-    """Return the evaluations of a run; with a target accuracy, each with the seconds and bytes at which it had that.
+    """Return the evaluations of a run; with a target, each with the seconds and bytes at which it was reached.
 
     The number of devices that were there is called `devices_present`, because `devices` may be swept.
     """
     curve, driver = store.curve(run), run.experiment.driver
-    if isinstance(driver, EventDriven) and driver.target_accuracy is not None:
-        curve = curve.join(cost_to_target(curve, driver.target_accuracy), on=RUN, maintain_order="left")
+    if isinstance(driver, EventDriven) and driver.target is not None:
+        measure = measure_of(curve, run.whole.measure)
+        curve = curve.join(cost_to_target(curve, measure, driver.target), on=RUN, maintain_order="left")
     return curve.rename({"devices": "devices_present"}, strict=False)
 
 
@@ -251,34 +261,36 @@ def _left_alone(table: pl.DataFrame) -> list[str]:
     return [setting for setting in _settings(table) if table[setting].null_count()]
 
 
-def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per distinct point and strategy, with means over seeds at the end of the runs.
+def summary(table: pl.DataFrame, measure: Measure = ACCURACY) -> pl.DataFrame:
+    """Return one row per distinct point and strategy, with means over seeds of the measure at the end of the runs.
 
-    `low` and `high` are the 95 % interval of the mean accuracy, below five seeds the accuracies of the worst and of the
-    best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same,
-    because a strategy does not depend on a setting, share a row in which that setting is null. With a target accuracy,
-    there are the columns that `timeline_summary` describes. An event-driven run at whose end no device is there has no
-    accuracy: the mean is over the other seeds, and has no interval.
+    `low` and `high` are the 95 % interval of the mean, below five seeds the smallest and the largest value of a seed,
+    and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same, because a
+    strategy does not depend on a setting, share a row in which that setting is null. With a target, there are the
+    columns that `timeline_summary` describes. An event-driven run at whose end no device is there has no value: the
+    mean is over the other seeds, and has no interval. The last columns are the means of all other measures.
     """
     settings, to_target = _settings(table), target_over_seeds() if TO_TARGET[0] in table.columns else []
     of_time = ["seconds", "broadcasts", "bytes", "devices_present"]
     costs = of_time if "seconds" in table.columns else ["transmission_time_total", "broadcasts_total"]
+    others = [one for one in measures_of(metrics_in(table.columns)) if one in table.columns and one != measure.name]
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
     rows = last.group_by(*settings, "strategy", maintain_order=True).agg(
         pl.col("failed").is_null().sum().alias("seeds"),
         pl.col("failed").is_not_null().sum(),
-        pl.col("accuracy").mean(),
-        pl.col("accuracy").filter(pl.col("failed").is_null()).alias("per_seed"),
-        pl.col("accuracy").min().alias("worst_seed_accuracy"),
+        pl.col(measure.name).mean(),
+        pl.col(measure.name).filter(pl.col("failed").is_null()).alias("per_seed"),
+        measure.worst,
         pl.col(costs).mean(),
         *to_target,
+        pl.col(others).mean(),
         pl.col("run").alias("runs"),
     )
     intervals = [bounds_of_all(per_seed) for per_seed in rows["per_seed"].to_list()]
     ends = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
     means = pl.concat([rows, ends], how="horizontal").select(
-        *settings, "strategy", "seeds", "failed", "accuracy", "low", "high", "worst_seed_accuracy", *costs,
-        *(expression.meta.output_name() for expression in to_target), "runs",
+        *settings, "strategy", "seeds", "failed", measure.name, "low", "high", measure.worst_name, *costs,
+        *(expression.meta.output_name() for expression in to_target), *others, "runs",
     )  # fmt: skip
     if to_target:
         means = with_target_bounds(means)
@@ -298,19 +310,19 @@ def _without_repetitions(means: pl.DataFrame, settings: list[str], set_everywher
     return means
 
 
-def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+def summary_rows(table: pl.DataFrame, measure: Measure = ACCURACY) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a summary for a terminal of 80 columns.
 
     Settings that are the same everywhere are left out, and others are named by the last part of their key. A setting
     on which a row does not depend is shown as `any`, and one that the point leaves alone as `-`. More than
     `MOST_SETTINGS` settings share one column, without those that the point leaves alone.
     """
-    means, varying = summary(table), varying_settings(table)
+    means, varying = summary(table, measure), varying_settings(table)
     names, together = _short_names(varying), len(varying) > MOST_SETTINGS
     shown = _shown_costs(means)
     if means["low"].count():
         shown = {bounds_words(means["seeds"]): _interval_words} | shown
-    header = [*(["settings"] if together else names), "strategy", "accuracy", *shown]
+    header = [*(["settings"] if together else names), "strategy", measure.metric, *shown]
     failed = bool(means["failed"].sum())
     rows = []
     for row in means.iter_rows(named=True):
@@ -318,8 +330,8 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
         cells = [absent[setting] if row[setting] is None else number_words(row[setting]) for setting in varying]
         if together:
             cells = [", ".join(f"{name}={cell}" for name, cell in zip(names, cells, strict=True) if cell != "-")]
-        known = row["accuracy"] is not None
-        cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "no device" if row["seeds"] else "failed"]
+        known = row[measure.name] is not None
+        cells += [row["strategy"], f"{row[measure.name]:.3f}" if known else "no device" if row["seeds"] else "failed"]
         cells += [show(row) if row["seeds"] else "" for show in shown.values()]
         rows.append([*cells, *([str(row["failed"] or "")] if failed else [])])
     return [*header, *(["failed"] if failed else [])], rows

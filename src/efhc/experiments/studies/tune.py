@@ -1,8 +1,9 @@
-"""Tuning: the values of a strategy's parameters that reach the best accuracy within a communication budget.
+"""Tuning: the values of a strategy's parameters that are best by a measure within a communication budget.
 
-A tuning chooses by the accuracy on validation samples, a share of the training samples that no device trains on. The
-test samples are used once, at the end, to measure the winner. (`on="test"` chooses by the test accuracy instead, which
-makes the winner's accuracy too good to quote.)
+A tuning chooses by validation samples: every device sets aside a share of its own training samples, which no device
+trains on. Measures on own data are those on what the device itself set aside, and others those on what all devices did.
+The test samples are used once, at the end, to measure the winner. (`on="test"` chooses by them instead, which makes the
+winner's value too good to quote.)
 
 The folder of a tuning:
 
@@ -10,8 +11,8 @@ optuna.journal   the finished trials, as Optuna keeps them
 runs/            every run, named by its key
 trials.csv       one row per trial
 tuned.toml       the complete config with the best values, and without a validation split
-test.csv         the winner's accuracy on the test samples, one row per seed
-tuning.png/.pdf  accuracy against each tuned parameter
+test.csv         the winner's measure on the test samples, one row per seed
+tuning.png/.pdf  the measure against each tuned parameter
 
 The next values follow from the finished trials alone, and a trial is recorded in one step, when it is finished. So a
 tuning that is killed at any moment and started again ends with the same files, byte for byte.
@@ -44,6 +45,7 @@ from efhc.experiments.runs.study import list_runs
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.studies.tuning_search import FACTOR, Range, Search, TuningBudget, Values
+from efhc.learning.measures import Measure, measure_in, measures_of
 from efhc.report.claims.intervals import bounds_words, interval
 from efhc.strategies.paper import ZeroThreshold
 
@@ -73,6 +75,7 @@ def tune(
     strategy: str | None = None,
     trials: int = 20,
     on: str = "validation",
+    measure: str | None = None,
     progress: TuneProgress = lambda trial, values, iterations, share: None,
     warn: Callable[[str], None] = lambda text: None,
     followers: Sequence[FollowerFactory] = (),
@@ -83,17 +86,18 @@ def tune(
     `warn` says so. `strategy` is the name of the strategy that has all of the parameters. Default: the first of kind
     "ef-hc", or the only one that has them. A range defaults to a hundredth and a hundred times the experiment's value,
     within the bounds that the strategy declares for it. `on` says which samples trials are judged by: "validation", a
-    share of the training samples, or "test". Each of `followers` creates a follower of each run that is made.
+    share of each device's training samples, or "test", and `measure` by what; default: that of the experiment. Each of
+    `followers` creates a follower of each run that is made.
     """
     with importing("tune"):
         from optuna import logging
     require_lockstep(experiment, "a tuning")
     if trials < 1:
         raise InputError("--trials", trials, "at least 1")
-    search = Search.of(experiment, budget, parameters, strategy=strategy, on=on)
+    search = Search.of(experiment, budget, parameters, strategy=strategy, on=on, measure=measure)
     runs, names = Runs(), dict[str, str]()
     tracked = tracking([experiment], out, warn, name=lambda run: names[run.key])
-    identity = _identity(search, runs)
+    identity, chosen = _identity(search, runs), _measure(search, runs)
     refuse_experiment(out)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -115,8 +119,8 @@ def tune(
                     tried = f"all values of {' and '.join(ranges)} were tried"
                     warn(f"{tried}: stopped after {len(finished)} of {trials} trials")
                     break
-                journal.add(_run_trial(search, values, trial_runs, finished))
-            tuning = Tuning(search, _table(search, finished))
+                journal.add(_run_trial(search, chosen, values, trial_runs, finished))
+            tuning = Tuning(search, _table(search, finished, chosen), chosen)
             if search.validation is not None:
                 tuning = replace(tuning, test=_test(tuning, trial_runs))
             tuning.save(out)
@@ -131,32 +135,38 @@ class Tuning:
 
     search: Search
     table: pl.DataFrame
-    """One row per trial: trial, the value of each parameter, iterations (as far as it was run), accuracy within the
+    """One row per trial: trial, the value of each parameter, iterations (as far as it was run), the measure within the
     budget with its `bounds` over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
-    accuracy of each seed. A failed trial has no accuracies."""
+    measure of each seed. A failed trial has no values."""
+    measure: Measure
     test: pl.DataFrame | None = None
-    """The winner on the test samples, within the budget: seed, accuracy, spent. None if that run failed, or if the
-    winner was chosen by its test accuracy."""
+    """The winner on the test samples, within the budget: seed, the measure, spent. None if that run failed, or if the
+    winner was chosen by its test samples."""
+
+    @property
+    def ranked(self) -> pl.DataFrame:
+        """The trials, the best first; of equals, the one that spends least."""
+        better = self.measure.sign * pl.col(self.measure.name)
+        return self.table.sort(better, "spent", "trial", descending=[True, False, False], nulls_last=True)
 
     @cached_property
     def _best(self) -> dict[str, Any]:
-        complete = self.table.filter(state="complete")
+        complete = self.ranked.filter(state="complete")
         if complete.is_empty():
             failed = len(self.table.filter(state="failed"))
             advice = "give more --trials, or other ranges in another --out"
             raise EfhcError(f"none of {len(self.table)} trials was completed, and {failed} failed; {advice}")
-        # Of equals, the one that spends least.
-        return complete.sort("accuracy", "spent", "trial", descending=[True, False, False]).row(0, named=True)
+        return complete.row(0, named=True)
 
     @property
     def best_values(self) -> Values:
-        """The value of each parameter in the complete trial with the best accuracy."""
+        """The value of each parameter in the best complete trial."""
         return {name: float(self._best[name]) for name in self.search.names}
 
     @property
-    def test_accuracy(self) -> float | None:
-        """The winner's accuracy within the budget on the test samples, the mean over seeds."""
-        return None if self.test is None else float(np.mean(self.test["accuracy"].to_numpy()))
+    def test_value(self) -> float | None:
+        """The winner's measure within the budget on the test samples, the mean over seeds."""
+        return None if self.test is None else float(np.mean(self.test[self.measure.name].to_numpy()))
 
     @property
     def bounds(self) -> str:
@@ -194,31 +204,31 @@ class Tuning:
         write_safely(out / TUNED, to_toml(self.experiment).encode())
         if self.test is not None:
             write_safely(out / TEST, self.test.write_csv().encode())
-        title = f"{self.search.strategy}: {self.search.on} accuracy within {self.search.budget.words}"
-        figure = tuning_figure(self.table, self.best_values, title, self.bounds)
+        title = f"{self.search.strategy}: {self.search.on} {self.measure.label} within {self.search.budget.words}"
+        figure = tuning_figure(self.table, self.best_values, title, self.bounds, self.measure)
         for name in FIGURES:
             save_figure(figure, out / name)
 
 
-def _table(search: Search, finished: Sequence[FrozenTrial]) -> pl.DataFrame:
+def _table(search: Search, finished: Sequence[FrozenTrial], measure: Measure) -> pl.DataFrame:
     rows = []
     for number, trial in enumerate(finished, start=1):
         facts = trial.user_attrs
-        accuracies = np.array(facts.get("accuracies", [np.nan] * len(search.experiment.seeds)))
-        _, low, high = interval(accuracies) if "accuracies" in facts else (np.nan, np.nan, np.nan)
+        values = np.array(facts.get("values", [np.nan] * len(search.experiment.seeds)))
+        _, low, high = interval(values) if "values" in facts else (np.nan, np.nan, np.nan)
         row = {
             "trial": number,
             **{name: trial.params[name] for name in search.names},
             "iterations": facts["iterations"],
-            "accuracy": float(np.mean(accuracies)),
+            measure.name: float(np.mean(values)),
             "low": float(low),
             "high": float(high),
             "spent": float(np.mean(facts.get("spent", [np.nan]))),
             "state": STATES[trial.state.name],
         }
-        per_seed = zip(search.experiment.seeds, accuracies, strict=True)
+        per_seed = zip(search.experiment.seeds, values, strict=True)
         rows.append(row | {f"seed {seed}": float(value) for seed, value in per_seed})
-    return pl.DataFrame(rows).fill_nan(None)  # one seed has no interval, a failed trial no accuracy
+    return pl.DataFrame(rows).fill_nan(None)  # one seed has no interval, a failed trial no value
 
 
 def _test(tuning: Tuning, trial_runs: _TrialRuns) -> pl.DataFrame | None:
@@ -228,8 +238,8 @@ def _test(tuning: Tuning, trial_runs: _TrialRuns) -> pl.DataFrame | None:
         curves = trial_runs.make_and_read(search.final(tuning.best_values), FINAL, tuning.best_values)
     except _RunFailed:
         return None
-    accuracies, spent = search.budget.accuracies(curves), search.budget.spent(curves)
-    return pl.DataFrame({"seed": list(search.experiment.seeds), "accuracy": accuracies, "spent": spent})
+    values, spent = search.budget.values(curves, tuning.measure), search.budget.spent(curves)
+    return pl.DataFrame({"seed": list(search.experiment.seeds), tuning.measure.name: values, "spent": spent})
 
 
 # Trials
@@ -272,17 +282,20 @@ class _TrialRuns:
         return pl.concat(self.store.curve(run) for run in runs)
 
 
-def _run_trial(search: Search, values: Values, trial_runs: _TrialRuns, finished: Sequence[FrozenTrial]) -> FrozenTrial:
+def _run_trial(
+    search: Search, measure: Measure, values: Values, trial_runs: _TrialRuns, finished: Sequence[FrozenTrial]
+) -> FrozenTrial:
     """Run the trial after the `finished` ones for more and more iterations as long as it is among the best.
 
-    After k of K iterations it goes on if its accuracy within
+    After k of K iterations it goes on if its measure within
 
         budget * k / K
 
     is in the upper third of those of all trials that came so far. Within the whole budget, the trials that spend
     it soonest would look best early on, and one that makes it last to the end would be stopped.
 
-    A trial with a run that fails is a failed trial without an accuracy; the tuning goes on.
+    A trial with a run that fails is a failed trial without a value; the tuning goes on. Where lower values are better,
+    Optuna maximizes their negative.
     """
     from optuna import create_study
     from optuna.pruners import SuccessiveHalvingPruner
@@ -304,17 +317,18 @@ def _run_trial(search: Search, values: Values, trial_runs: _TrialRuns, finished:
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=TrialState.FAIL)
             return study.trials[-1]
-        so_far = budget.accuracies(curves, iterations / search.experiment.iterations)
-        trial.report(float(np.mean(so_far)), FACTOR**rung)
+        so_far = budget.values(curves, measure, iterations / search.experiment.iterations)
+        trial.report(measure.sign * float(np.mean(so_far)), FACTOR**rung)
         stopped = trial.should_prune()  # called in any case, so that later trials are compared with this one
         if iterations == search.rungs[-1] or budget.is_exceeded(curves):
             state = TrialState.COMPLETE
         if stopped or state is TrialState.COMPLETE:
             break
-    accuracies = budget.accuracies(curves)
-    trial.set_user_attr("accuracies", accuracies)
+    values_at_budget = budget.values(curves, measure)
+    trial.set_user_attr("values", values_at_budget)
     trial.set_user_attr("spent", budget.spent(curves))
-    study.tell(trial, float(np.mean(accuracies)) if state is TrialState.COMPLETE else None, state)
+    final = measure.sign * float(np.mean(values_at_budget))
+    study.tell(trial, final if state is TrialState.COMPLETE else None, state)
     return study.trials[-1]
 
 
@@ -364,6 +378,15 @@ class _Journal:
             self._study.add_trial(trial)
 
 
+def _measure(search: Search, runs: Runs) -> Measure:
+    """Return the measure that trials are judged by. Raises `InputError` if the data cannot give it."""
+    values = {one.name: one.low for one in search.parameters}
+    for experiment in (search.part(values, 1), search.final(values)):
+        for run in runs.of(experiment):
+            metrics = run.scenarios.of(run).learner.backend.metrics
+    return measure_in(search.measure, measures_of(metrics))
+
+
 def _identity(search: Search, runs: Runs) -> dict[str, Any]:
     """Return everything that trials follow from: trials of another tuning must not be mixed with them."""
     (run, *_) = runs.of(search.part({one.name: one.low for one in search.parameters}, 1))
@@ -371,6 +394,7 @@ def _identity(search: Search, runs: Runs) -> dict[str, Any]:
         "--budget": str(search.budget),
         "--strategy": search.strategy,
         "--parameter": {one.name: f"{one.low!r}:{one.high!r}" for one in search.parameters},
+        "--measure": search.measure or "default",
         "--on": search.on if search.validation is None else f"{search.on}, {search.validation:g}",
     }
     identity = {**to_tables(search.experiment), **options, **run.inputs.checksums, "efhc": __version__}

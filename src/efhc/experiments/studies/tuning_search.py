@@ -24,7 +24,8 @@ from efhc.base.errors import InputError, did_you_mean
 from efhc.base.policy import Policy, bounds_of
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables, with_settings
-from efhc.report.claims.panels import accuracy_within
+from efhc.learning.measures import Measure
+from efhc.report.claims.panels import within_budgets
 from efhc.strategies.paper import EventTriggered
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ DECADES = 2
 NEARLY = 1e-3
 """How far, relative to a bound that is not allowed itself, a default range stays away from it."""
 
-RESERVED = ("trial", "iterations", "accuracy", "low", "high", "spent", "state")
-"""The other columns of trials.csv."""
+RESERVED = ("trial", "iterations", "low", "high", "spent", "state")
+"""The other columns of trials.csv, beside the measure."""
 
 STRATEGIES = "strategies."
 
@@ -46,7 +47,7 @@ FACTOR = 3
 """Successive halving: one in `FACTOR` trials goes on, for `FACTOR` times the iterations."""
 
 VALIDATION = 0.1
-"""The share of the training samples that a tuning chooses by, unless the experiment sets `validation`."""
+"""The share of each device's training samples that a tuning chooses by, unless the experiment sets `validation`."""
 
 ALONE = (0.5, 0.25, 0.75, 0.0, 1.0)
 """The shares of its range at which a single parameter is tried first, from the middle outwards."""
@@ -117,19 +118,19 @@ class TuningBudget:
         """Return what the run with this seed may spend."""
         return self.amount * self.totals[seed] if self.kind == "zt" else self.amount
 
-    def accuracies(self, curves: pl.DataFrame, share: float = 1.0) -> list[float]:
-        """Return each seed's accuracy when it has spent `share` of the budget; if it never does, at its end."""
-        # `accuracy_within` reads accuracies against transmission time; here it is what the budget limits.
+    def values(self, curves: pl.DataFrame, measure: Measure, share: float = 1.0) -> list[float]:
+        """Return the measure of each seed when it has spent `share` of the budget; if it never does, at its end."""
+        # `within_budgets` reads values against transmission time; here it is what the budget limits.
         against = curves.with_columns(pl.col(COLUMNS[self.kind]).alias("transmission_time_total"))
         budgets = {seed: share * self.of_seed(seed) for seed in curves["seed"].unique()}
-        return accuracy_within(against, budgets)["accuracy"].to_list()
+        return within_budgets(against, measure.name, budgets)[measure.name].to_list()
 
     def spent(self, curves: pl.DataFrame) -> list[float]:
         """Return how much of the budget each seed has spent."""
         return [min(total, self.of_seed(seed)) for seed, total in self._totals(curves)]
 
     def is_exceeded(self, curves: pl.DataFrame) -> bool:
-        """Return whether every seed has spent more: further iterations cannot change the accuracies any more."""
+        """Return whether every seed has spent more: further iterations cannot change the values any more."""
         return all(total > self.of_seed(seed) for seed, total in self._totals(curves))
 
     def _totals(self, curves: pl.DataFrame) -> list[tuple[int, float]]:
@@ -235,7 +236,7 @@ class Parameter:
         return self.rounded(self.low ** (1 - share) * self.high**share)
 
     def rounded(self, value: float) -> float:
-        """Round to four digits: accuracies do not resolve more. Round to a whole number where only those make sense."""
+        """Round to four digits: measures do not resolve more. Round to a whole number where only those make sense."""
         return min(max(float(round(value) if self.is_whole else f"{value:.4g}"), self.low), self.high)
 
 
@@ -312,6 +313,8 @@ class Search:
     budget: TuningBudget
     on: str = "validation"
     """Which samples trials are judged by: "validation" or "test"."""
+    measure: str | None = None
+    """The measure that trials are judged by. Default: accuracy, or the first metric."""
 
     @classmethod
     def of(
@@ -322,6 +325,7 @@ class Search:
         *,
         strategy: str | None = None,
         on: str = "validation",
+        measure: str | None = None,
     ) -> Search:
         """Check the arguments, and fill in the strategy and the ranges that follow from the experiment."""
         if on not in ("validation", "test"):
@@ -332,7 +336,7 @@ class Search:
         known = {name: numbers_of(one) for name, one in experiment.strategies.items()}
         name = choose_strategy(parameters, strategy, experiment.strategies, known)
         found = tuple(known[name][wanted.name].narrowed_to(wanted, name) for wanted in parameters)
-        search = cls(experiment, name, found, budget, on)
+        search = cls(experiment, name, found, budget, on, measure or experiment.measure)
         search._check_ends()
         return search
 
@@ -369,7 +373,8 @@ class Search:
     def final(self, values: Mapping[str, float]) -> Experiment:
         """Return the tuned strategy alone, trained on all training samples and evaluated on the test samples."""
         whole = self.with_values(values)
-        return whole.model_copy(update={"strategies": {self.strategy: whole.strategies[self.strategy]}})
+        alone = {self.strategy: whole.strategies[self.strategy]}
+        return whole.model_copy(update={"strategies": alone, "measure": self.measure})
 
     def part(self, values: Mapping[str, float], iterations: int) -> Experiment:
         """Return the tuned strategy alone, for `iterations`, evaluated on the samples that trials are judged by."""
@@ -377,7 +382,7 @@ class Search:
 
     @property
     def validation(self) -> float | None:
-        """The share of the training samples that trials are judged by; None for the test samples."""
+        """The share of each device's training samples that trials are judged by; None for the test samples."""
         return None if self.on == "test" else self.experiment.validation or VALIDATION
 
     @cached_property

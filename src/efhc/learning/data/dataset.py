@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,21 @@ Standardize = bool | Literal["features", "minmax"] | Moments
 """How inputs are scaled; see `DataPolicy.standardize`."""
 
 
+class Column(NamedTuple):
+    """What became of one column of a table."""
+
+    name: str
+    levels: tuple[str, ...]
+    """The categories of a column of categories, each a feature of 0 and 1. Empty for a column of numbers."""
+    missing: int
+    """Number of missing values of training samples."""
+    missing_in_test: int
+    filled_with: str
+    """What stands for missing values; empty if nothing does."""
+    unseen: int
+    """Number of test samples with a category that no training sample has."""
+
+
 class DataPolicy(Policy, ABC):
     """The settings that all data sets share."""
 
@@ -93,6 +108,10 @@ class Dataset:
     """The columns of a table that the features were read from. Default: none."""
     unused: tuple[str, ...] = ()
     """The columns of a table that nothing was read from."""
+    columns: tuple[Column, ...] = ()
+    """What became of each column of a table that is a feature."""
+    dropped: tuple[int, int] = (0, 0)
+    """Numbers of training and of test samples that were left out because a value is missing."""
     label_kind: LabelKind = "class"
     """Whether labels are classes, which are whole numbers from 0, or any numbers ("number"), as in regression."""
     label_counts: Ints | None = None
@@ -173,30 +192,15 @@ class Dataset:
         arrays = {name: array for name in (*ARRAYS, *GROUPS) if (array := getattr(self, name)) is not None}
         return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
-    def with_validation(self, share: float) -> Dataset:
-        """Return the data set with a share of its training samples as its test samples, to choose settings by.
-
-        Of every label (of all samples if labels are no classes), `share` of the training samples (rounded, and never
-        all of them) become the test samples and leave the training set; both stay in their order. The former test
-        samples are not used. The choice is random and depends on the training labels and `share` only: it is the same
-        for every seed and strategy. Raises an `InputError` unless 0 < share < 1 and at least one sample is chosen.
-        """
-        if not 0 < share < 1:
-            raise InputError("validation", share, "a share of the training samples, above 0 and below 1")
-        labels = self.y_train if self.has_classes else np.zeros(len(self.y_train), np.int64)
-        chosen = share_of_each_label(labels, share, Purpose.VALIDATION)
-        if not chosen.any():
-            allowed = "a share that is at least one sample of some label"
-            raise InputError("validation", f"{share} of {len(chosen)} training samples", allowed)
+    def tested_on_training(self, samples: Ints) -> Dataset:
+        """Return the data set with these training samples as its test samples."""
+        groups = None if self.groups is None else self.groups[samples]
         return replace(
             self,
-            x_train=self.x_train[~chosen],
-            y_train=self.y_train[~chosen],
-            x_test=self.x_train[chosen],
-            y_test=self.y_train[chosen],
-            groups=None if self.groups is None else self.groups[~chosen],
-            test_groups=None if self.groups is None else self.groups[chosen],
-            class_names=self.label_names,  # the classes stay as they are, whichever of them are left
+            x_test=self.x_train[samples],
+            y_test=self.y_train[samples],
+            test_groups=groups,
+            class_names=self.label_names,  # the classes stay as they are, whichever of them are tested
         )
 
     def _is_prepared_for(self, precision: str) -> bool:

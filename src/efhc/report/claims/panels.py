@@ -1,8 +1,9 @@
 """The numbers behind a figure's panels, per strategy and point: the mean over seeds, the range in which the mean of
 equally many other seeds is expected (95 %), and the value of each seed.
 
-Every function takes the evaluated iterations (strategy, seed, iteration, transmission_time_total, accuracy), with the
-rows of each run in order. Strategies keep the order in which they first appear.
+Every function takes the evaluated iterations (strategy, seed, iteration, transmission_time_total, measures), with the
+rows of each run in order, and the column of the measure. Strategies keep the order in which they first appear. Seeds
+may be evaluated at different iterations: curves are linear between evaluations.
 """
 
 from __future__ import annotations
@@ -20,73 +21,91 @@ from efhc.report.figure_data import BUDGETS, RUN, FigureData
 @lru_cache(maxsize=32)
 def panels(data: FigureData) -> Mapping[str, pl.DataFrame]:
     """Return the panels by number: i, ii, iii, and iv if connectivity was varied."""
+    measure = data.measure.name
     tables = {
         "i": time_per_iteration(data.curves),
-        "ii": over_seeds(data.curves, "iteration", "accuracy"),
-        "iii": accuracy_per_time(data.curves),
+        "ii": over_seeds(at_places(data.curves, "iteration", measure), "iteration", measure),
+        "iii": per_time(data.curves, measure),
     }
     if data.connectivity is not None:
-        tables["iv"] = accuracy_by_radius(data.connectivity)
+        tables["iv"] = by_radius(data.connectivity, measure)
     return tables
+
+
+def at_places(curves: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
+    """Return strategy, seed, x and value of all runs, at the places x of the first run of each strategy.
+
+    These places end where the shortest run does.
+    """
+    tables = []
+    for (strategy,), runs in curves.drop_nulls(value).group_by("strategy", maintain_order=True):
+        seeds = list(runs.group_by("seed", maintain_order=True))
+        places = seeds[0][1][x].to_numpy()
+        places = places[places <= min(run[x].to_numpy().max() for _, run in seeds)]
+        for (seed,), run in seeds:
+            columns = {"strategy": strategy, "seed": seed, x: places, value: np.interp(places, run[x], run[value])}
+            tables.append(pl.DataFrame(columns))
+    return pl.concat(tables)
 
 
 def time_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
     """Return the mean transmission time of the iterations since the previous evaluation, or since the start."""
     total, iteration = pl.col("transmission_time_total"), pl.col("iteration")
     per_iteration = (total - total.shift(fill_value=0)) / (iteration - iteration.shift(fill_value=-1))
-    return over_seeds(curves.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
+    read_off = at_places(curves, "iteration", "transmission_time_total")
+    return over_seeds(read_off.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
 
 
-def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
+def per_time(curves: pl.DataFrame, measure: str, points: int = 200) -> pl.DataFrame:
     """Interpolate each seed's curve at the same times, up to the last time that all seeds of the strategy reached."""
     read_off = []
-    for (strategy,), runs in curves.group_by("strategy", maintain_order=True):
+    for (strategy,), runs in curves.drop_nulls(measure).group_by("strategy", maintain_order=True):
         seeds = list(runs.group_by("seed", maintain_order=True))
         furthest = min(run["transmission_time_total"].to_numpy().max() for _, run in seeds)
         times = np.unique(np.linspace(0.0, furthest, points))  # a strategy that never transmits has the time 0 alone
         for (seed,), run in seeds:
-            accuracy = np.interp(times, run["transmission_time_total"], run["accuracy"])
-            columns = {"strategy": strategy, "seed": seed, "transmission_time": times, "accuracy": accuracy}
+            values = np.interp(times, run["transmission_time_total"], run[measure])
+            columns = {"strategy": strategy, "seed": seed, "transmission_time": times, measure: values}
             read_off.append(pl.DataFrame(columns))
-    return over_seeds(pl.concat(read_off), "transmission_time", "accuracy")
+    return over_seeds(pl.concat(read_off), "transmission_time", measure)
 
 
-def accuracy_by_radius(connectivity: pl.DataFrame) -> pl.DataFrame:
-    """Return the accuracy at each budget by radius. A budget is a share of ZT's time at the same seed and radius."""
+def by_radius(connectivity: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """Return the measure at each budget by radius. A budget is a share of ZT's time at the same seed and radius."""
     tables = []
     for budget in BUDGETS:
-        table = over_seeds(accuracy_over_radii(connectivity, budget), "radius", "accuracy")
+        table = over_seeds(over_radii(connectivity, measure, budget), "radius", measure)
         tables.append(table.select(pl.lit(budget).alias("budget"), pl.all()))
     return pl.concat(tables)
 
 
-def accuracy_over_radii(connectivity: pl.DataFrame, share: float) -> pl.DataFrame:
-    """Return strategy, seed, accuracy and radius: `accuracy_at_share` of each radius, from the smallest."""
-    by_radius = connectivity.sort("radius", maintain_order=True).group_by("radius", maintain_order=True)
+def over_radii(connectivity: pl.DataFrame, measure: str, share: float) -> pl.DataFrame:
+    """Return strategy, seed, the measure and radius: `at_share` of each radius, from the smallest."""
+    radii = connectivity.sort("radius", maintain_order=True).group_by("radius", maintain_order=True)
     return pl.concat(
-        accuracy_at_share(curves, share).with_columns(pl.lit(radius).alias("radius")) for (radius,), curves in by_radius
+        at_share(curves, measure, share).with_columns(pl.lit(radius).alias("radius")) for (radius,), curves in radii
     )
 
 
-def accuracy_at_share(curves: pl.DataFrame, share: float) -> pl.DataFrame:
-    """Return `accuracy_within` a share of the total transmission time of ZT with the same seed."""
+def at_share(curves: pl.DataFrame, measure: str, share: float) -> pl.DataFrame:
+    """Return the measure `within_budgets` of a share of the total transmission time of ZT with the same seed."""
     totals = curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max())
-    return accuracy_within(curves, {seed: share * total for seed, total in totals.iter_rows()})
+    return within_budgets(curves, measure, {seed: share * total for seed, total in totals.iter_rows()})
 
 
-def accuracy_within(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFrame:
-    """Return strategy, seed and the accuracy of each run when it has spent the transmission time `budgets[seed]`.
+def within_budgets(curves: pl.DataFrame, measure: str, budgets: Mapping[int, float]) -> pl.DataFrame:
+    """Return strategy, seed and the measure of each run when it has spent the transmission time `budgets[seed]`.
 
-    The accuracy is linear between evaluations. A run that spends less is taken at its end. Seeds without a budget are
+    It is linear between evaluations. A run that spends less is taken at its end. Seeds without a budget are
     left out.
     """
-    runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
+    runs = curves.drop_nulls(measure).group_by(RUN, maintain_order=True)
     rows = [
-        (strategy, seed, float(np.interp(budgets[seed], times, accuracies)))
-        for strategy, seed, times, accuracies in runs.agg("transmission_time_total", "accuracy").iter_rows()
+        (strategy, seed, float(np.interp(budgets[seed], times, values)))
+        for strategy, seed, times, values in runs.agg("transmission_time_total", measure).iter_rows()
         if seed in budgets
     ]
-    return pl.DataFrame(rows, schema={"strategy": pl.String, "seed": pl.Int64, "accuracy": pl.Float64}, orient="row")
+    return pl.DataFrame(rows, schema={"strategy": pl.String, "seed": pl.Int64, measure: pl.Float64}, orient="row")
 
 
 def means_over_seeds(rows: pl.DataFrame, x: str, value: str, *, with_band: bool) -> pl.DataFrame:
@@ -106,7 +125,8 @@ def over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
         wide = runs.pivot(on="seed", index=x, values=value).sort(x)
         per_seed = wide.drop(x).rename(lambda seed: f"seed {seed}")
         over_seeds = pl.DataFrame(of_other_seeds(interval(per_seed.to_numpy().T))._asdict())
-        over_seeds = over_seeds.with_columns(pl.col("low").clip(0))  # neither time nor accuracy is ever negative
+        if (per_seed.to_numpy() >= 0).all():  # such as times and accuracies, of which none is ever negative
+            over_seeds = over_seeds.with_columns(pl.col("low").clip(0))
         columns = [pl.Series("strategy", [strategy] * len(wide), pl.String), wide[x], *over_seeds, *per_seed]
         tables.append(pl.DataFrame(columns))
     return pl.concat(tables, how="diagonal")

@@ -2,6 +2,9 @@
 
 A measurement has one row per seed and one column per strategy, so that everything is compared seed by seed. The
 quantities of a claim are expressions in these columns, over the seeds that all runs they need have in common.
+
+Claims about accuracy are judged by the measure of the figure, and say so. Where lower values are better, measurements
+have its negative, so that larger is better in all of them.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from efhc.report.claims.panels import accuracy_at_share, accuracy_over_radii
+from efhc.learning.measures import Measure
+from efhc.report.claims.panels import at_share, over_radii
 from efhc.report.claims.verdicts import Finding, Judgement, find
-from efhc.report.figure_data import BUDGETS, RUN, FigureData
+from efhc.report.figure_data import ACCURACY, BUDGETS, RUN, FigureData
 
 BASELINES = ("GT", "ZT", "RG")
 
@@ -26,36 +30,38 @@ def time_per_iteration(figure: FigureData) -> pl.DataFrame:
 
 
 def late_accuracy(figure: FigureData) -> pl.DataFrame:
-    """Return the mean accuracy of the evaluations in the last tenth of the iterations, or of the last evaluation."""
+    """Return the mean of the measure over the last tenth of the iterations, or at the last evaluation."""
     iteration, last = pl.col("iteration"), pl.col("iteration").max()
     late = (10 * iteration >= 9 * (last + 1)) | (iteration == last)
     runs = figure.curves.group_by(RUN, maintain_order=True)
-    return _by_seed(runs.agg(pl.col("accuracy").filter(late).mean().alias("value")))
+    measure = figure.measure
+    return _by_seed(runs.agg((measure.sign * pl.col(measure.name)).filter(late).mean().alias("value")))
 
 
 def accuracy(figure: FigureData, budget: float) -> pl.DataFrame:
-    """Return the accuracy when the share `budget` of ZT's total transmission time is spent."""
-    return _by_seed(accuracy_at_share(figure.curves, budget).rename({"accuracy": "value"}))
+    """Return the measure when the share `budget` of ZT's total transmission time is spent."""
+    return _by_seed(_larger_is_better(at_share(figure.curves, figure.measure.name, budget), figure))
 
 
 def gain_by_radius(figure: FigureData, budget: float) -> pl.DataFrame:
-    """Return the least-squares slope of the accuracy at `budget` over the radius."""
+    """Return the least-squares slope of the measure at `budget` over the radius."""
     assert figure.connectivity is not None
-    points = accuracy_over_radii(figure.connectivity, budget)
+    points = _larger_is_better(over_radii(figure.connectivity, figure.measure.name, budget), figure)
     return _by_seed(_slopes(points, "radius"))
 
 
 def gain_by_value(figure: FigureData, budget: float) -> pl.DataFrame:
-    """Return the column `slope`: of the accuracy at `budget` over log10 of the varied value, by least squares."""
+    """Return the column `slope`: of the measure at `budget` over log10 of the varied value, by least squares."""
     # ZT only defines the budget, and 0 has no logarithm.
     values = {name: float(np.log10(value)) for name, value in figure.varied.items() if name != "ZT" and value > 0}
-    points = accuracy_at_share(figure.curves, budget).filter(pl.col("strategy").is_in(list(values)))
+    points = _larger_is_better(at_share(figure.curves, figure.measure.name, budget), figure)
+    points = points.filter(pl.col("strategy").is_in(list(values)))
     power = pl.col("strategy").replace_strict(values, return_dtype=pl.Float64)
     return _by_seed(_slopes(points.with_columns(power.alias("power"), pl.lit("slope").alias("strategy")), "power"))
 
 
 def margins(figure: FigureData, other: FigureData, budget: float) -> pl.DataFrame:
-    """Return EF-HC's accuracy minus the best baseline's, per seed, in `figure` (`here`) and in `other` (`there`)."""
+    """Return EF-HC's measure minus the best baseline's, per seed, in `figure` (`here`) and in `other` (`there`)."""
     best = pl.max_horizontal(BASELINES)
     here, there = (
         accuracy(one, budget).drop_nulls(["EF-HC", *BASELINES]).select("seed", (pl.col("EF-HC") - best).alias(name))
@@ -64,19 +70,29 @@ def margins(figure: FigureData, other: FigureData, budget: float) -> pl.DataFram
     return here.join(there, on="seed", how="inner", maintain_order="left")
 
 
+def _larger_is_better(values: pl.DataFrame, figure: FigureData) -> pl.DataFrame:
+    """Return the table with the measure as the column `value`, of which larger ones are better."""
+    return values.with_columns(value=figure.measure.sign * pl.col(figure.measure.name))
+
+
 def _by_seed(values: pl.DataFrame) -> pl.DataFrame:
     return values.pivot(on="strategy", index="seed", values="value").sort("seed")
 
 
 def _slopes(points: pl.DataFrame, x: str) -> pl.DataFrame:
-    """Σ (x - x̄) y / Σ (x - x̄)² per strategy and seed, where y is the accuracy, for those that have every x."""
+    """Σ (x - x̄) y / Σ (x - x̄)² per strategy and seed, where y is the value, for those that have every x."""
     ordered = points.sort(x)
-    wide = ordered.pivot(on=x, index=["strategy", "seed"], values="accuracy").drop_nulls()
+    wide = ordered.pivot(on=x, index=["strategy", "seed"], values="value").drop_nulls()
     away = np.unique(ordered[x].to_numpy())
     away -= away.mean()
     with np.errstate(invalid="ignore"):  # a single x has no slope: 0/0 becomes null
         slopes = wide.drop("strategy", "seed").to_numpy() @ away / (away @ away)
     return wide.select("strategy", "seed", pl.Series("value", slopes, nan_to_null=True))
+
+
+def _words(measure: Measure) -> str:
+    """Return the measure in words, as that of which larger values are better."""
+    return measure.label if measure.better == "higher" else f"the negative of {measure.label}"
 
 
 Measurement = Callable[..., pl.DataFrame]
@@ -120,18 +136,25 @@ class Claim:
     def findings(self, figures: Sequence[FigureData]) -> tuple[Finding, ...]:
         """Measure every quantity at every budget."""
         found = []
+        words = _words(figures[0].measure)
         for budget in self.budgets or (None,):
             table = self.measurement(*figures) if budget is None else self.measurement(*figures, budget)
             for quantity, expression in self.quantities.items():
                 # An expression need not be null where one of its columns is.
                 common = table.drop_nulls(expression.meta.root_names())
-                found.append(find(quantity, budget, common.select(expression).to_series().to_numpy()))
+                found.append(
+                    find(
+                        quantity.replace(ACCURACY.name, words), budget, common.select(expression).to_series().to_numpy()
+                    )
+                )
         return tuple(found)
 
     def judge(self, figures: Sequence[FigureData]) -> Judgement:
         """Judge the claim by its figure or its pair of figures."""
         numbers = tuple(figure.number for figure in figures)
         words = f"{self.setting}: {self.statement}" if self.setting else self.statement
+        if (measure := figures[0].measure) != ACCURACY and self.measurement is not time_per_iteration:
+            words = f"{words} (judged by {_words(measure)})"
         return Judgement(self.number, words, numbers, self.findings(figures), needs=self.needs)
 
 

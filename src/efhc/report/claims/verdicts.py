@@ -175,11 +175,11 @@ def verdict_words(judgement: Judgement) -> str:
     return f"{words} ({where}wins on {weakest.seeds_above} of {weakest.seeds} seeds)"
 
 
-def bought_words(leads: Mapping[str, Finding]) -> str:
-    """Return what a strategy gains by using each device's own bandwidth: its leads over controls that do not."""
+def bought_words(leads: Mapping[str, Finding], measure: str = "accuracy") -> str:
+    """Return what a strategy gains by using each device's own bandwidth: its leads over controls in a measure."""
     starts = {
-        Verdict.HOLDS: "a gain of {0:.3f} in accuracy over {1}",
-        Verdict.FAILS: "a loss of {0:.3f} in accuracy against {1}",
+        Verdict.HOLDS: "a gain of {0:.3f} in {2} over {1}",
+        Verdict.FAILS: "a loss of {0:.3f} in {2} against {1}",
         Verdict.UNDECIDED: "undecided against {1}",
     }
     parts = []
@@ -187,7 +187,7 @@ def bought_words(leads: Mapping[str, Finding]) -> str:
         start = starts[finding.verdict]
         if finding.seeds < FEWEST_SEEDS:
             start = f"undecided against {{1}}, too few seeds ({finding.seeds})"
-        words = start.format(abs(finding.mean), control)
+        words = start.format(abs(finding.mean), control, measure)
         numbers = [signed(finding.mean)] if finding.verdict is Verdict.UNDECIDED else []
         if isfinite(finding.low):
             numbers.append(f"{bounds_words([finding.seeds])}: {signed(finding.low)} to {signed(finding.high)}")

@@ -7,7 +7,7 @@ strategies that the figure is about are drawn in front, with bands; all others a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from efhc.report.claims.leads import SHARES, frontier_curves, seconds_curves
 from efhc.report.claims.panels import panels
-from efhc.report.figure_data import ControlsData, FigureData, FrontierData, SettingsData
+from efhc.report.figure_data import ACCURACY, ControlsData, FigureData, FrontierData, SettingsData
 from efhc.report.figures.style import LAYOUT, Line, Picture, draw_mean, grid_of, label, shade_band
 from efhc.report.looks import strategy_styles
 from efhc.report.numbers import percent
@@ -79,7 +79,7 @@ def paper_figure(data: FigureData) -> Picture:
         figure = Picture((7.2, 6.0) if square else (10.0, 3.5))
         grid = figure.subplots(2, 2) if square else figure.subplots(1, 3)
         for axes, key in zip(grid.flat, PANELS, strict=False):
-            _draw_panel(axes, key, frames[key], lines)
+            _draw_panel(axes, panel_of(data, key), frames[key], lines)
         grid.flat[0].set_ylim(bottom=0)
         if square:
             grid.flat[3].set_xticks(sorted(frames["iv"]["radius"].unique()))
@@ -103,14 +103,20 @@ def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tu
             yield name, line, rows
 
 
-def _draw_panel(axes: Axes, key: str, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
-    panel, title = PANELS[key], PANELS[key].title
-    if key == "iv":
+def panel_of(data: FigureData, key: str) -> Panel:
+    """Return a panel in the words of the figure's measure."""
+    panel, words = PANELS[key], data.measure.label
+    return replace(panel, title=panel.title.replace(ACCURACY.name, words), y=panel.y.replace(ACCURACY.name, words))
+
+
+def _draw_panel(axes: Axes, panel: Panel, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
+    title, over_radii = panel.title, panel.column == "radius"
+    if over_radii:
         budget = nearest_budget(frame)
         frame = frame.filter(pl.col("budget") == budget)
         title = title.format(budget=percent(budget))
     for name, line, rows in strategy_rows(frame, lines):
-        draw_mean(axes, rows, panel.column, line, label=name, marker="o" if key == "iv" else None, markersize=4)
+        draw_mean(axes, rows, panel.column, line, label=name, marker="o" if over_radii else None, markersize=4)
         shade_band(axes, rows, panel.column, line)
     label(axes, title, panel.x, panel.y)
     axes.margins(x=0.02)
@@ -187,7 +193,7 @@ def _panels(
             for name, line in reversed(lines.items()):  # the first leader comes last, on top
                 if len(of_strategy := table.filter(strategy=name)):
                     draw(axes, of_strategy, line)
-            label(axes, "", x, "accuracy")
+            label(axes, "", x, data.measure.label)
             axes.set_title(setting.title, fontsize=10, parse_math=False)
         names = [f"{name} (ceiling)" if line.is_ceiling else name for name, line in lines.items()]
         handles = [Line2D([], [], **line.look) for line in lines.values()]

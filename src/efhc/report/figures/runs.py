@@ -12,6 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from efhc.base.arrays import Floats
+from efhc.learning.measures import Measure, evaluated, measure_of
+from efhc.report.figure_data import ACCURACY
 from efhc.report.figures.style import LAYOUT, Picture, by_strategy, draw_against, draw_seeds, label, plain_numbers
 from efhc.report.looks import strategy_colours
 from efhc.report.numbers import MEGABYTE
@@ -22,29 +24,34 @@ if TYPE_CHECKING:
 FAR_APART = 20.0
 
 
-def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None = None, title: str = "") -> Picture:
+def comparison_figure(
+    metrics: pl.DataFrame, connectivity: pl.DataFrame | None = None, title: str = "", *, measure: str | None = None
+) -> Picture:
     """Draw four panels of an experiment's metrics.
 
-    (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time, and (iv)
-    accuracy at a fixed budget against connectivity. Without `connectivity`, which has the columns strategy, seed,
-    radius and accuracy, the fourth panel shows the consensus error. Where one run spends `FAR_APART` times as much as
-    another, the axis of total transmission time is logarithmic: else the curve of the other would be a stroke.
-    Of runs that have not finished, curves go as far as all seeds of their strategy have come; where rows are missing,
-    each row stands for the iterations since the one before it.
+    (i) transmission time per iteration, (ii) the measure per iteration, (iii) the measure per transmission time, and
+    (iv) the measure at a fixed budget against connectivity. Without `connectivity`, which has the columns strategy,
+    seed, radius and that of the measure, the fourth panel shows the consensus error. Where one run spends `FAR_APART`
+    times as much as another, the axis of total transmission time is logarithmic: else the curve of the other would be a
+    stroke. Of runs that have not finished, curves go as far as all seeds of their strategy have come; where rows are
+    missing, each row stands for the iterations since the one before it.
     """
+    scored = evaluated(metrics)
+    chosen = measure_of(scored, measure)
+    name, words = chosen.name, chosen.label
     with mpl.rc_context(LAYOUT):
         figure = Picture((10, 7))
         first, second, third, fourth = figure.subplots(2, 2).flat
         _draw_means(first, metrics, "transmission_time_total")
         label(first, "(i) transmission time per iteration", "iteration", "transmission time (running mean)")
-        _draw_columns(second, metrics, "iteration", "accuracy")
-        label(second, "(ii) accuracy per iteration", "iteration", "accuracy")
-        draw_against(third, metrics, "transmission_time_total", "accuracy", log=_totals_lie_far_apart(metrics))
+        draw_against(second, scored, "iteration", name)
+        label(second, f"(ii) {words} per iteration", "iteration", words)
+        draw_against(third, scored, "transmission_time_total", name, log=_totals_lie_far_apart(scored))
         x = "transmission time (each curve ends where its cheapest seed does)"
-        label(third, "(iii) accuracy per transmission time", x, "accuracy")
+        label(third, f"(iii) {words} per transmission time", x, words)
         if connectivity is not None:
-            _draw_columns(fourth, connectivity, "radius", "accuracy")
-            label(fourth, "(iv) accuracy at a fixed budget", "connectivity (radius)", "accuracy")
+            _draw_columns(fourth, connectivity, "radius", name)
+            label(fourth, f"(iv) {words} at a fixed budget", "connectivity (radius)", words)
         else:
             _draw_means(fourth, metrics, "consensus_error")
             if (metrics["consensus_error"] > 0).any():
@@ -58,9 +65,8 @@ def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None =
         return figure
 
 
-def _totals_lie_far_apart(metrics: pl.DataFrame) -> bool:
-    evaluated = metrics.drop_nulls("accuracy")
-    totals = evaluated.group_by("strategy", "seed").agg(pl.col("transmission_time_total").max())
+def _totals_lie_far_apart(evaluations: pl.DataFrame) -> bool:
+    totals = evaluations.group_by("strategy", "seed").agg(pl.col("transmission_time_total").max())
     spent = totals["transmission_time_total"].to_numpy()
     return bool(len(spent) and 0 < spent.min() * FAR_APART <= spent.max())
 
@@ -102,20 +108,25 @@ BAND = "min to max over seeds"
 """What the shaded bands show."""
 
 
-def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: str = "") -> Picture:
+def seconds_figure(
+    timeline: pl.DataFrame, target: float | None = None, title: str = "", *, measure: str | None = None
+) -> Picture:
     """Draw four panels of an experiment's timeline.
 
-    (i) accuracy against seconds, (ii) accuracy against megabytes sent, (iii) consensus error against seconds, and (iv)
-    committed exchanges against seconds. A `target` accuracy is a thin line across (i) and (ii). With more than one
-    seed, the legend says what is shaded.
+    (i) the measure against seconds, (ii) the measure against megabytes sent, (iii) consensus error against seconds, and
+    (iv) committed exchanges against seconds. A `target` of the measure is a thin line across (i) and (ii). With more
+    than one seed, the legend says what is shaded.
     """
+    scored = evaluated(timeline)
+    chosen = measure_of(scored, measure)
+    name, words = chosen.name, chosen.label
     with mpl.rc_context(LAYOUT):
         figure = Picture((10, 7))
         first, second, third, fourth = figure.subplots(2, 2).flat
-        draw_against(first, timeline, "seconds", "accuracy")
-        label(first, "(i) accuracy against seconds", "seconds", "accuracy")
-        draw_against(second, timeline.with_columns(pl.col("bytes") / MEGABYTE), "bytes", "accuracy")
-        label(second, "(ii) accuracy against megabytes", "MB sent by all devices", "accuracy")
+        draw_against(first, scored, "seconds", name)
+        label(first, f"(i) {words} against seconds", "seconds", words)
+        draw_against(second, scored.with_columns(pl.col("bytes") / MEGABYTE), "bytes", name)
+        label(second, f"(ii) {words} against megabytes", "MB sent by all devices", words)
         draw_against(third, timeline, "seconds", "consensus_error")
         if (timeline["consensus_error"] > 0).any():
             third.set_yscale("log")
@@ -141,17 +152,18 @@ PREDICTED: Literal["--"] = "--"
 
 
 class Curves(NamedTuple):
-    """One experiment: the timelines of nodes and of the simulator, and the accuracy to reach."""
+    """One experiment: the timelines of nodes and of the simulator, and the value of the measure to reach."""
 
     measured: pl.DataFrame
     predicted: pl.DataFrame
     target: float
+    measure: Measure = ACCURACY
 
 
 def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
-    """Draw accuracy against seconds and against megabytes, a row of panels per experiment, a line per run.
+    """Draw the measure against seconds and against megabytes, a row of panels per experiment, a line per run.
 
-    Strategies have their colours; what nodes did is solid, what the simulator said is dashed. The target accuracy is a
+    Strategies have their colours; what nodes did is solid, what the simulator said is dashed. The target is a
     thin line.
     """
     names = list(dict.fromkeys(name for curves in experiments.values() for name in curves.measured["strategy"]))
@@ -161,12 +173,13 @@ def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
         rows = figure.subplots(len(experiments), 2, squeeze=False)
         for (left, right), (title, curves) in zip(rows, experiments.items(), strict=True):
             for timeline, dashes in ((curves.measured, MEASURED), (curves.predicted, PREDICTED)):
-                in_megabytes = timeline.with_columns(pl.col("bytes") / MEGABYTE)
-                _draw_timeline(left, timeline, "seconds", dashes, colours)
-                _draw_timeline(right, in_megabytes, "bytes", dashes, colours)
+                scored = evaluated(timeline).drop_nulls(curves.measure.name)
+                in_megabytes = scored.with_columns(pl.col("bytes") / MEGABYTE)
+                _draw_timeline(left, scored, "seconds", curves.measure, dashes, colours)
+                _draw_timeline(right, in_megabytes, "bytes", curves.measure, dashes, colours)
             for axes, x in ((left, "seconds"), (right, "MB of models sent by all devices")):
                 axes.axhline(curves.target, color="#8a8a8a", linewidth=0.9, zorder=1)
-                label(axes, title, x, "accuracy")
+                label(axes, title, x, curves.measure.label)
         entries = {name: Line2D([], [], color=colours[name]) for name in names}
         entries["measured: nodes"] = Line2D([], [], color="#444444", linestyle=MEASURED)
         entries["predicted: simulator"] = Line2D([], [], color="#444444", linestyle=PREDICTED)
@@ -175,7 +188,8 @@ def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
         return figure
 
 
-def _draw_timeline(axes: Axes, timeline: pl.DataFrame, x: str, dashes: str, colours: Mapping[str, str]) -> None:
-    for (strategy, _), rows in timeline.group_by("strategy", "seed", maintain_order=True):
-        known = rows.drop_nulls("accuracy")
-        axes.plot(known[x], known["accuracy"], linestyle=dashes, color=colours[str(strategy)], linewidth=1.3)
+def _draw_timeline(
+    axes: Axes, scored: pl.DataFrame, x: str, measure: Measure, dashes: str, colours: Mapping[str, str]
+) -> None:
+    for (strategy, _), rows in scored.group_by("strategy", "seed", maintain_order=True):
+        axes.plot(rows[x], rows[measure.name], linestyle=dashes, color=colours[str(strategy)], linewidth=1.3)

@@ -13,7 +13,9 @@ from matplotlib.ticker import MaxNLocator
 
 from efhc.base.arrays import Ints
 from efhc.learning.data import Dataset
+from efhc.learning.measures import Measure
 from efhc.report.claims.intervals import bounds_words
+from efhc.report.figure_data import ACCURACY
 from efhc.report.figures.style import LAYOUT, Picture, grid_of
 from efhc.report.looks import STYLES, strategy_styles
 
@@ -26,9 +28,13 @@ WIDE_RANGE = 50
 
 
 def sweep_figure(
-    means: pl.DataFrame, settings: Sequence[str], left_alone: Collection[str] = (), title: str = ""
+    means: pl.DataFrame,
+    settings: Sequence[str],
+    left_alone: Collection[str] = (),
+    title: str = "",
+    measure: Measure = ACCURACY,
 ) -> Picture:
-    """Draw `means`, which has the columns `settings`, strategy, seeds, accuracy, low and high.
+    """Draw `means`, which has the columns `settings`, strategy, seeds, that of the measure, low and high.
 
     The setting with the most values is on the horizontal axis, a setting with numbers before one with texts. Every
     combination of the other settings has a panel of its own, up to `MOST_PANELS`. A null means that the strategy does
@@ -46,7 +52,7 @@ def sweep_figure(
     columns = min(3, len(shown))
     lines = -(-len(shown) // columns)
     styles = strategy_styles(means["strategy"])
-    drawings = _drawings(means)
+    drawings = _drawings(means, measure)
     with mpl.rc_context(LAYOUT):
         width, height = 6 if columns == 1 else 3.8 * columns, 3.4 * lines * len(drawings)
         figure = Picture((width, 0.8 + height))
@@ -75,9 +81,9 @@ def sweep_figure(
         return figure
 
 
-def _drawings(means: pl.DataFrame) -> dict[str, pl.DataFrame]:
+def _drawings(means: pl.DataFrame, measure: Measure) -> dict[str, pl.DataFrame]:
     """Return what to draw by the name of its vertical axis: tables with the columns mean, low and high."""
-    drawings = {"accuracy at the end": means.rename({"accuracy": "mean"})}
+    drawings = {f"{measure.label} at the end": means.rename({measure.name: "mean"})}
     if "seconds_to_target" in means.columns and (means["reached"] == means["seeds"]).any():
         seconds, all_reach = pl.col("seconds_to_target"), pl.col("reached") == pl.col("seeds")
         drawings["seconds to the target,\nwhere all seeds reach it"] = means.with_columns(
@@ -130,56 +136,65 @@ PRUNED = "#8a8a8a"
 
 
 def tuning_figure(
-    trials: pl.DataFrame, best_values: Mapping[str, float], title: str = "", bounds: str = "95 %"
+    trials: pl.DataFrame,
+    best_values: Mapping[str, float],
+    title: str = "",
+    bounds: str = "95 %",
+    measure: Measure = ACCURACY,
 ) -> Picture:
     """Draw a panel per parameter of `best_values`.
 
-    `trials` has a column per parameter, and accuracy, low and high (its `bounds` over seeds, or null), state. The
-    trials of a single parameter are joined by a line; with several, neighbours in one of them differ in the others.
+    `trials` has a column per parameter, and those of the measure, low and high (its `bounds` over seeds, or null),
+    state. The trials of a single parameter are joined by a line; with several, neighbours in one of them differ in the
+    others.
     """
     with mpl.rc_context(LAYOUT):
         panels = len(best_values)
         figure = Picture((6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)))
         grid = grid_of(figure, panels, 3, sharey=True)
         for axes, parameter in zip(grid, best_values, strict=True):
-            _draw_trials(axes, trials, parameter, best_values, bounds)
+            _draw_trials(axes, trials, parameter, best_values, bounds, measure)
         for axes in grid[::3]:
-            axes.set_ylabel("accuracy")
+            axes.set_ylabel(measure.label)
         handles, labels = grid[0].get_legend_handles_labels()
         figure.finish(handles, labels, title, columns=2)
         return figure
 
 
 def _draw_trials(
-    axes: Axes, trials: pl.DataFrame, parameter: str, best_values: Mapping[str, float], bounds: str
+    axes: Axes,
+    trials: pl.DataFrame,
+    parameter: str,
+    best_values: Mapping[str, float],
+    bounds: str,
+    measure: Measure,
 ) -> None:
+    name = measure.name
     complete = trials.filter(state="complete").sort(parameter)
     pruned = trials.filter(state="pruned").sort(parameter)
-    is_best = [pl.col(name) == value for name, value in best_values.items()]
-    best = complete.filter(*is_best).sort("accuracy").row(-1, named=True)
+    is_best = [pl.col(other) == value for other, value in best_values.items()]
+    best = complete.filter(*is_best).sort(measure.sign * pl.col(name)).row(-1, named=True)
     sure = complete.drop_nulls(["low", "high"])
     # The mean lies within its interval but for rounding.
-    below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
+    below, above = (sure[name] - sure["low"]).clip(0), (sure["high"] - sure[name]).clip(0)
     bars = f"{bounds} over seeds" if len(sure) else None
     reach = np.stack([below, above])
-    axes.errorbar(sure[parameter], sure["accuracy"], reach, fmt="none", color=COMPLETE, alpha=0.5, label=bars)
+    axes.errorbar(sure[parameter], sure[name], reach, fmt="none", color=COMPLETE, alpha=0.5, label=bars)
     joined = "o-" if len(best_values) == 1 else "o"
-    axes.plot(
-        complete[parameter], complete["accuracy"], joined, color=COMPLETE, markersize=5, linewidth=1, label="complete"
-    )
+    axes.plot(complete[parameter], complete[name], joined, color=COMPLETE, markersize=5, linewidth=1, label="complete")
     if len(pruned):
         axes.plot(
             pruned[parameter],
-            pruned["accuracy"],
+            pruned[name],
             "o",
             color=PRUNED,
             markerfacecolor="none",
             markersize=5,
             label="stopped early, so after fewer iterations",
         )
-    words = ", ".join(f"{name} = {value:.4g}" for name, value in best_values.items())
-    label = f"best: {words}, accuracy {best['accuracy']:.3f}"
-    axes.plot([best[parameter]], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
+    words = ", ".join(f"{other} = {value:.4g}" for other, value in best_values.items())
+    label = f"best: {words}, {measure.label} {best[name]:.3f}"
+    axes.plot([best[parameter]], [best[name]], "*", color=BEST, markersize=14, zorder=3, label=label)
     axes.set_xscale("log")
     axes.set_xlabel("threshold scale r" if parameter == "r" else parameter, parse_math=False)
 

@@ -71,7 +71,7 @@ def paper_charts(data: FigureData) -> list[Drawing]:
 
 
 def settings_charts(data: FrontierData | ControlsData) -> list[Drawing]:
-    """Return a chart per setting: accuracy against the share of ZT's transmission time, or over virtual seconds."""
+    """Return a chart per setting: its measure against the share of ZT's transmission time, or over virtual seconds."""
     charts = []
     for setting in data.settings:
         x: Drawing
@@ -89,7 +89,9 @@ def settings_charts(data: FrontierData | ControlsData) -> list[Drawing]:
                 if "spends" in rows.columns and not line.is_ceiling:
                     drawn["spentAt"] = _number(100 * rows["spends"][0])
                 lines.append(drawn)
-        charts.append({"key": setting.name, "title": setting.title, "x": x, "y": {"label": "accuracy"}, "lines": lines})
+        charts.append(
+            {"key": setting.name, "title": setting.title, "x": x, "y": {"label": data.measure.label}, "lines": lines}
+        )
     return charts
 
 

@@ -220,18 +220,19 @@ def _controls(data: ControlsData) -> dict[str, Any]:
 
 def _bought(setting: TimedSetting, data: ControlsData) -> str:
     found = leads(setting, data.leader)
-    return bought_words({name: found[name] for name in data.of_bandwidth if name in found})
+    return bought_words({name: found[name] for name in data.of_bandwidth if name in found}, setting.measure.label)
 
 
 def _controls_table(setting: TimedSetting, data: ControlsData) -> PageTable:
     found = leads(setting, data.leader)
-    means = {row["strategy"]: row for row in end_means(ends(setting.curves)).iter_rows(named=True)}
+    ended = end_means(ends(setting.curves, setting.measure.name), setting.measure)
+    means = {row["strategy"]: row for row in ended.iter_rows(named=True)}
     rows: list[Sequence[object]] = []
     for name in dict.fromkeys((data.leader, *data.controls, *means)):
         if name not in means:
             continue
         mean = means[name]
-        cells = [name, f"{mean['mean']:.3f}", f"{mean['least']:.3f}", number_words(mean["bytes"] / MEGABYTE)]
+        cells = [name, f"{mean['mean']:.3f}", f"{mean['worst']:.3f}", number_words(mean["bytes"] / MEGABYTE)]
         if name == data.leader:
             rows.append([*cells, "", "", "", "", ""])
             continue
@@ -240,7 +241,15 @@ def _controls_table(setting: TimedSetting, data: ControlsData) -> PageTable:
         verdict = _badge(lead) if name in data.controls else ""
         drawn = _whisker(lead, found.values())
         rows.append([*cells, signed(lead.mean), _interval_words(lead), drawn, wins, verdict])
-    columns = ("Strategy", "Accuracy", "Worst seed", "MB sent", f"Lead of {data.leader}", bounds_words([data.seeds]))
+    label = setting.measure.label
+    columns = (
+        "Strategy",
+        f"{label[0].upper()}{label[1:]}",
+        "Worst seed",
+        "MB sent",
+        f"Lead of {data.leader}",
+        bounds_words([data.seeds]),
+    )
     return PageTable((*columns, "0", "Wins on", "Verdict"), rows, setting.title, left=("Verdict",))
 
 
@@ -256,10 +265,11 @@ def _frontier(data: FrontierData, judgements: Sequence[Judgement]) -> dict[str, 
 
 
 def _budgets_table(setting: SettingData, data: FrontierData) -> PageTable:
-    means = mean_table(setting.curves)
+    means = mean_table(setting.curves, setting.measure.name)
     budgets = [column for column in means.columns if column.startswith("at ")]
     competing = means.filter(~pl.col("strategy").is_in(list(data.ceilings)))
-    best = {column: competing[column].max() for column in budgets}
+    is_higher = setting.measure.better == "higher"
+    best = {column: competing[column].max() if is_higher else competing[column].min() for column in budgets}
     rows_of = {row["strategy"]: row for row in means.iter_rows(named=True)}
     rows = []
     for name in settings_lines(data):
