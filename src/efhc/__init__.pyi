@@ -29,6 +29,7 @@ from efhc.core.parts import Now as Now
 from efhc.core.parts import Parts as Parts
 from efhc.core.parts import Seen as Seen
 from efhc.core.parts import Strategy as Strategy
+from efhc.core.personal import Personal as Personal
 from efhc.core.randomness import Purpose as Purpose
 from efhc.core.randomness import Randomness as Randomness
 from efhc.core.schedules import Constant as Constant
@@ -115,6 +116,9 @@ from efhc.learning.partition import Partition as Partition
 from efhc.learning.partition import Quantities as Quantities
 from efhc.learning.partition import Shards as Shards
 from efhc.learning.partition import Writers as Writers
+from efhc.learning.personal import Ditto as Ditto
+from efhc.learning.personal import FineTuned as FineTuned
+from efhc.learning.personal import SharedParameters as SharedParameters
 from efhc.network.bandwidths import BandwidthFile as BandwidthFile
 from efhc.network.bandwidths import BandwidthPolicy as BandwidthPolicy
 from efhc.network.bandwidths import BetaBandwidth as BetaBandwidth
@@ -124,6 +128,13 @@ from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
 from efhc.network.changing import RandomLinks as RandomLinks
 from efhc.network.changing import RandomWaypoint as RandomWaypoint
 from efhc.network.changing import Rotating as Rotating
+from efhc.network.graph_sequences import BaseGraph as BaseGraph
+from efhc.network.graph_sequences import OnePeerExponential as OnePeerExponential
+from efhc.network.graph_sequences import RandomPeers as RandomPeers
+from efhc.network.sparse_graphs import Dumbbell as Dumbbell
+from efhc.network.sparse_graphs import Exponential as Exponential
+from efhc.network.sparse_graphs import RandomRegular as RandomRegular
+from efhc.network.sparse_graphs import SmallWorld as SmallWorld
 from efhc.network.topologies import Complete as Complete
 from efhc.network.topologies import EdgeListFile as EdgeListFile
 from efhc.network.topologies import EdgeSequenceFile as EdgeSequenceFile
@@ -254,7 +265,7 @@ def simulate(
     partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
     model: LinearModel | ModuleModel | str | Mapping[str, Any] | Literal["svm", "softmax", "least-squares", "lenet5", "resnet18", "mlp", "module"] | _HasLossAndGradient | _HasBuild | Callable[..., Any] = ...,
     initial_models: InitialModels | str | Mapping[str, Any] | Literal["per-device", "shared", "zeros", "npy"] | _HasModels = ...,
-    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "edge-list", "graphml", "edge-sequence", "random-links", "rotating", "waypoint"] | _HasOverTime | _HasEdges = ...,
+    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "edge-list", "graphml", "edge-sequence", "random-links", "rotating", "waypoint", "one-peer-exponential", "random-peers", "base-graph", "exponential", "random-regular", "small-world", "dumbbell"] | _HasOverTime | _HasEdges = ...,
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
     step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,

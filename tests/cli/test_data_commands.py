@@ -157,6 +157,26 @@ def test_show_of_a_table_names_its_groups_and_columns(call, tmp_path):
     assert "Unused columns (1): remark" in done.stdout
 
 
+def test_show_says_what_became_of_missing_values_and_categories(call, tmp_path):
+    rows = [f"{'?' if n == 3 else n},{('red', 'blue')[n % 2]},{n % 3}" for n in range(30)]
+    (tmp_path / "things.csv").write_text("\n".join(["size,colour,state", *rows]))
+    config = tmp_path / "things.toml"
+    config.write_text(
+        'devices = 3\npartition = "iid"\n'
+        'data = { kind = "csv", path = "things.csv", label = "state", missing = "median", categories = "one-hot" }\n'
+    )
+    done = call("show", config)
+    assert done.returncode == 0, done.stderr
+    assert "3 of 3 devices" in done.stdout
+    rows = [line.replace("│", " ").split() for line in done.stdout.splitlines()]
+    words = {row[0]: row[1:] for row in rows if row}
+    assert words["size"][0] == "numbers"
+    assert sorted(words["size"][1:3]) == ["0", "1"]
+    assert words["colour"] == ["categories", "0", "0", "-", "2:", "blue,", "red", "0"]
+    assert "Dropped" not in done.stdout
+    assert "Dropped" in call("show", config, "data.missing=drop").stdout
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [

@@ -107,7 +107,11 @@ def test_digits_in_a_table_are_the_digits(load: Load):
         ([1.0, 0.0] * 5, ("0", "1")),
         ([-1, 1] * 5, ("-1", "1")),
         (["b", "B"] * 5, ("B", "b")),
-        (["10", "9", "x", "x", "9"] * 2, ("10", "9", "x")),
+        (["10", "9", "x", "x", "9"] * 2, ("9", "10", "x")),
+        (["01", "1"] * 5, ("01", "1")),  # texts stay as they are
+        (["item 10", "item 9"] * 5, ("item 9", "item 10")),
+        (["2", "-1", "10", "+1", "2"] * 2, ("-1", "+1", "2", "10")),
+        (["1.0", "1.x"] * 5, ("1.0", "1.x")),
         ([2**60, 2**60 + 1] * 5, (str(2**60), str(2**60 + 1))),  # no detour by numbers that cannot hold them
     ],
 )
@@ -177,6 +181,168 @@ def test_a_second_file_has_the_test_samples(load: Load, tmp_path: Path):
     assert {Path(name).stem for name in data.sha256} == {"mine", "held"}
 
 
+@pytest.mark.parametrize(
+    ("labels", "held", "classes"),
+    [
+        ([1, 2] * 3, [1.0, 2.0, 1.0], ("1", "2")),  # as other programs write whole numbers beside missing ones
+        (["01", "1"] * 3, ["1", "01", "1"], ("01", "1")),
+        ([1, 2] * 3, ["1", "2", "1"], ("1", "2")),
+    ],
+)
+def test_labels_of_both_files_are_compared_as_they_are_written(
+    load: Load, labels: list[Any], held: list[Any], classes: tuple[str, ...]
+):
+    test = PETS.tail(3).with_columns(animal=pl.Series(held))
+    data = load(PETS.head(6).with_columns(animal=pl.Series(labels)), test)
+    assert data.class_names == classes
+    assert [float(classes[y]) for y in data.y_test] == [float(one) for one in held]
+
+
+def test_another_way_to_write_a_label_is_another_label(load: Load):
+    test = PETS.tail(3).with_columns(animal=pl.Series(["01", "2", "2"]))
+    error = refused(lambda: load(PETS.head(6).with_columns(animal=pl.Series([1, 2] * 3)), test))
+    assert error.field == "label"
+    assert "'01'" in str(error)
+
+
+def test_groups_are_named_by_texts(load: Load):
+    data = load(PETS.with_columns(vet=pl.Series(["01", "1"] * 5)), group="vet")
+    assert set(data.groups.tolist()) == {0, 1}
+
+
+# Missing values and categories
+
+
+HOUSES = pl.DataFrame(
+    {
+        "area": [10.0, None, 30.0, 80.0, 30.0, None, 70.0],
+        "roof": ["tin", None, "tile", "reed", "tile", "?", "slate"],
+        "rooms": [2, 3, 4, 5, 6, 7, 8],
+        "part": ["train"] * 5 + ["test"] * 2,
+        "sold": ["no", "yes"] * 3 + ["no"],
+    }
+)
+SPLIT = {"label": "sold", "split": "part", "standardize": False}
+
+
+@pytest.mark.parametrize(
+    ("missing", "area", "roof"),
+    [("mean", 37.5, "tile"), ("median", 30.0, "tile"), ("most-frequent", 30.0, "tile")],
+)
+def test_missing_values_are_filled_by_the_training_samples_and_levels_are_theirs(
+    load: Load, missing: str, area: float, roof: str
+):
+    data = load(HOUSES, missing=missing, categories="one-hot", **SPLIT)
+    assert data.feature_names == ("area", "roof=reed", "roof=tile", "roof=tin", "rooms")
+    levels = ["reed", "tile", "tin"]
+    roofs = [["tin", roof, "tile", "reed", "tile"], [roof, "slate"]]
+    areas = [[10.0, area, 30.0, 80.0, 30.0], [area, 70.0]]
+    for x, these, sizes, rooms in zip(
+        (data.x_train, data.x_test), roofs, areas, ([2, 3, 4, 5, 6], [7, 8]), strict=True
+    ):
+        expected = [
+            [size, *(float(one == level) for level in levels), room]
+            for size, one, room in zip(sizes, these, rooms, strict=True)
+        ]
+        assert x.tolist() == expected
+    found = {column.name: column for column in data.columns}
+    assert [*found["area"]] == ["area", (), 1, 1, f"{area:g}", 0]
+    assert [*found["roof"]] == ["roof", tuple(levels), 1, 1, roof, 1]  # a roof of slate has no feature
+    assert [*found["rooms"]] == ["rooms", (), 0, 0, "", 0]
+
+
+def test_samples_with_missing_values_may_be_dropped_with_all_that_belongs_to_them(load: Load):
+    data = load(
+        HOUSES.with_columns(town=pl.Series(list("abcdefg"))),
+        missing="drop",
+        group="town",
+        **SPLIT,
+    )
+    assert data.x_train.tolist() == [[10, 2], [30, 4], [80, 5], [30, 6]]
+    assert data.x_test.tolist() == [[70, 8]]
+    assert data.class_names == ("no", "yes")
+    assert data.y_train.tolist() == [0, 0, 1, 0]
+    assert data.groups.tolist() == [0, 1, 2, 3]
+    assert data.test_groups.tolist() == [4]
+    assert data.dropped == (1, 1)
+    assert data.columns[0][2:5] == (1, 1, "dropped")
+
+
+def test_dropped_samples_leave_the_shares_of_the_labels(load: Load):
+    table = pl.DataFrame({"x": [None if n % 4 == 0 else float(n) for n in range(80)], "y": ["a", "b"] * 40})
+    data = load(table, label="y", missing="drop", test_share=0.5)
+    assert np.bincount(data.y_train).tolist() == [10, 20]
+    assert np.bincount(data.y_test).tolist() == [10, 20]
+
+
+def test_test_samples_change_nothing_that_models_are_trained_on(load: Load):
+    filling = {"label": "sold", "missing": "mean", "categories": "one-hot", "features": ["area", "roof", "rooms"]}
+    train, held = HOUSES.head(5), HOUSES.tail(2)
+    other = held.with_columns(area=pl.Series([1e6, -1e6]), roof=pl.Series(["gold", "gold"]))
+    data, changed = (load(train, test, **filling) for test in (held, other))
+    assert np.array_equal(data.x_train, changed.x_train)
+    assert data.feature_names == changed.feature_names
+    assert changed.columns[1].unseen == 2
+
+
+def test_named_categories_may_be_numbers_and_leave_other_texts_alone(load: Load):
+    data = load(HOUSES, missing="mean", categories=["rooms"], **SPLIT)
+    assert data.feature_names == ("area", "rooms=2", "rooms=3", "rooms=4", "rooms=5", "rooms=6")
+    assert data.unused == ("roof",)
+    assert data.columns[1].unseen == 2
+
+
+@pytest.mark.parametrize("text", ["", " ", "NA", "na", "NaN", "nan", "null", "NULL", "?", " ? "])
+def test_texts_that_mean_a_missing_value(csv: Callable[..., CsvFile], text: str):
+    content = GOOD + f"1,{text},yes\n"
+    assert "a missing value in line 12, column b" in str(refused(csv(content).load))
+    data = csv(content, missing="mean").load("float64")
+    assert data.columns[1].missing + data.columns[1].missing_in_test == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "policy", "field", "message"),
+    [
+        ({}, {}, "path", "a missing value in"),
+        ({}, {"features": ["rooms", "roof"], "missing": "mean"}, "path", "'tin', which is no finite number"),
+        ({"area": [None] * 5 + [1.0, 2.0]}, {"missing": "median"}, "features", "'area', which has no value"),
+        ({"roof": [None] * 7}, {"missing": "mean", "categories": ["roof"]}, "features", "'roof', which has no value"),
+        ({"area": [float("inf")] * 7}, {"missing": "mean"}, "path", "column area"),
+        ({}, {"categories": ["roofs"], "missing": "mean"}, "categories", "did you mean 'roof'?"),
+        ({"area": [float("nan")] * 7}, {"missing": "drop"}, "label", "without a training sample that"),
+    ],
+)
+def test_what_cannot_be_filled_or_encoded(
+    load: Load, change: dict[str, Any], policy: dict[str, Any], field: str, message: str
+):
+    error = refused(
+        lambda: load(HOUSES.with_columns(**{name: pl.Series(new) for name, new in change.items()}), **SPLIT, **policy)
+    )
+    assert error.field == field
+    assert message in str(error)
+
+
+def test_a_column_of_too_many_levels_is_named(load: Load):
+    table = pl.DataFrame({"x": [1.0] * 1500, "name": [f"n{n}" for n in range(1500)], "y": ["a", "b"] * 750})
+    error = refused(lambda: load(table, label="y", categories="one-hot"))
+    assert error.field == "categories"
+    assert "'name'" in str(error)
+
+
+def test_numbers_among_texts_are_no_category_by_themselves(csv: Callable[..., CsvFile]):
+    content = GOOD + "1,1o,yes\n"
+    assert refused(csv(content, categories="one-hot").load).field == "features"
+    assert "b=1o" in (made := csv(content, categories=["b"]).load()).feature_names or made.columns[1].unseen
+
+
+@pytest.mark.parametrize(
+    "policy", [{"categories": ["sold"]}, {"categories": []}, {"categories": ["roof"], "features": ["area"]}]
+)
+def test_categories_that_contradict_other_settings(policy: dict[str, Any]):
+    with pytest.raises(ValidationError):
+        CsvFile(path="mine.csv", label="sold", **policy)
+
+
 # Refusals of both formats
 
 
@@ -216,7 +382,7 @@ def test_what_is_no_number_is_named_by_row_and_column(load: Load, bad: float | N
     error = refused(lambda: load(PETS.with_columns(weight=pl.Series(weights))))
     assert error.field == "path"
     assert any(place in str(error) for place in ("in line 8, column weight", "in row 6, counted from 0, column weight"))
-    assert ("missing" in str(error)) == (bad is None)
+    assert ("missing" in str(error)) == (bad is None or np.isnan(bad))
 
 
 def test_tables_that_cannot_teach(load: Load):
@@ -286,11 +452,11 @@ def test_csv_as_programs_write_it(csv: Callable[..., CsvFile]):
         ("1,2,", "a missing label in line 12, column y"),
         ('1,2," "', "a missing label in line 12, column y"),
         ("1,oops,yes", "'oops' among numbers in line 12, column b"),
-        ("1,NA,yes", "'NA' among numbers in line 12, column b"),
+        ("1,NA,yes", "a missing value in line 12, column b"),
         ("1,-1e308,yes", "'-1e308', which is too large to compute with, in line 12, column b"),
         ("1,1e999,yes", "'1e999', which is no finite number, in line 12, column b"),
         ("1,2,yes,4", "4 values in line 12, 3 in the header"),
-        ('1,2,"two\nlines"\n\n1,nan,yes', "'nan', which is no finite number, in line 15, column b"),
+        ('1,2,"two\nlines"\n\n1,nan,yes', "a missing value in line 15, column b"),
     ],
 )
 def test_csv_mistakes_are_named_by_line(csv: Callable[..., CsvFile], line: str, message: str):
@@ -351,7 +517,7 @@ def test_parquet_types(tmp_path: Path):
         born=pl.Series(["2026-01-01", "2026-01-02"] * 5).str.to_date(),
     )
     path = write(table, tmp_path / "typed.parquet")
-    assert "nan, which is no finite number, in row 1" in str(refused(ParquetFile(path=path, label="animal").load))
+    assert "a missing value in row 1" in str(refused(ParquetFile(path=path, label="animal").load))
     write(table.drop("grade"), tmp_path / "good.parquet")
     data = ParquetFile(path=tmp_path / "good.parquet", label="animal").load()
     assert data.feature_names == ("weight", "legs", "tame", "cost")
@@ -362,3 +528,22 @@ def test_parquet_types(tmp_path: Path):
     for feature in ("parts", "raw"):
         error = refused(ParquetFile(path=path, label="animal", features=[feature]).load)
         assert f"in row 0, counted from 0, column {feature}" in str(error)
+
+
+def test_a_column_of_numbers_can_be_what_is_predicted(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    columns = {"size": rng.normal(size=50), "price": rng.normal(size=50), "town": np.arange(50) % 5}
+    path = tmp_path / "houses.csv"
+    pl.DataFrame(columns).write_csv(path)
+    data = CsvFile(path=path, label="price", label_kind="number", group="town", standardize=False).load("float64")
+    assert (len(data.y_train), len(data.y_test)) == (40, 10)
+    assert sorted([*data.y_train, *data.y_test]) == sorted(columns["price"])
+    price_of = dict(zip(columns["size"], columns["price"], strict=True))
+    assert [price_of[size] for size in data.x_train[:, 0]] == data.y_train.tolist()
+    assert data.feature_names == ("size",)
+    with pytest.raises(InputError, match="label_kind"):
+        CsvFile(path=path, label="price").load()
+    text = path.read_text().replace(f"{columns['price'][2]}", "dear")
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"'dear', .* line 4, column price"):
+        CsvFile(path=path, label="price", label_kind="number").load()

@@ -120,6 +120,7 @@ def squared(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (outputs - functional.one_hot(labels, outputs.shape[1])).square().sum(dim=1).mean()
 
 
+LOSSES = {"cross-entropy": functional.cross_entropy, "multi-margin": functional.multi_margin_loss}
 CASES = {
     "lenet5": (LeNet5(), (28, 28)),
     "lenet5 in colour, multi-margin": (LeNet5(loss="multi-margin"), (3, 32, 32)),
@@ -177,9 +178,8 @@ class Problem:
             results = []
             for k in range(iterations):
                 rows = self.batch(k)[samples]
-                loss = self.model.loss_function()(
-                    module(self.x(self.data.x_train[rows])), torch.from_numpy(self.data.y_train[rows])
-                )
+                scores, y = module(self.x(self.data.x_train[rows])), torch.from_numpy(self.data.y_train[rows])
+                loss = LOSSES.get(self.model.loss, self.model.loss)(scores, y)
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
                 filled = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)]
                 with torch.no_grad():

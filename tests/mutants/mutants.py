@@ -28,10 +28,20 @@ BOUNDS = "tests/theory/test_recursion.py tests/theory/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
 TRUST = "tests/runtime/test_security.py tests/runtime/test_certificates.py tests/runtime/test_strangers.py"
 NETWORKS = "tests/kernels/test_products.py tests/base/test_compiling.py tests/learning/test_compiled_network.py"
+PERSONAL = "tests/conformance/test_personal_models.py tests/learning/test_personal.py tests/runtime/test_training.py"
 GUARDS = "tests/watch/test_guards.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
+SEQUENCES = "tests/network/test_graph_sequences.py"
+TABLES = "tests/learning/test_tables.py"
+
 MUTANTS = [
+    # Networks and tables
+    Mutant("sets of a Base-(k+1) Graph meet with another weight", "network/graph_sequences.py", "(count * size + reached) / count", "(count * size + reached + 1) / count", SEQUENCES),
+    Mutant("the plain law forgets the weights of a graph", "core/law.py", "graph.weights if", "graph.metropolis_weights if", f"{SEQUENCES} -k agrees"),
+    Mutant("compiled loops forget the weights of a graph", "kernels/compiled_arithmetic.py", "graph.weights if", "graph.metropolis_weights if", f"{SEQUENCES} -k agrees"),
+    Mutant("test samples say what stands for missing values", "learning/data/columns.py", "_filling(known, missing)", "_filling(other, missing)", f"{TABLES} -k missing"),
+    Mutant("01 and 1 are one label", "learning/data/tables.py", 'replace(r"\\.0*$", "")', 'replace(r"\\.0*$", "").str.strip_chars_start("0")', f"{TABLES} -k labels"),
     # Compiled networks
     Mutant("samples that fill a vector count", "kernels/network_loops.py", "scores[s, c] if s < len(mine) else 0", "scores[s, c]", NETWORKS),
     Mutant("every largest number takes the gradient", "kernels/network_layers.py", "left = left - taken", "left = left", NETWORKS),
@@ -47,6 +57,11 @@ MUTANTS = [
     Mutant("unused links are mixed", "**/*.py", "if used[links.link_of[e]]:", "if True:", ITERATION),
     Mutant("the last neighbour is forgotten", "**/*.py", "links.starts[i], end, alpha", "links.starts[i], end - 1, alpha", ITERATION),
     Mutant("ascent instead of descent", "**/*.py", "filled_block(models, -mixture.alpha)", "filled_block(models, mixture.alpha)", ITERATION),
+    # Personal models
+    Mutant("personal parameters are not trained", "learning/backends/personal.py", "**self._stepped(local, _cut(gradient, self._own), batch)", "**{PERSONAL_MODEL: local[PERSONAL_MODEL]}", PERSONAL),
+    Mutant("personal steps of alpha(t) instead of alpha(k)", "learning/backends/personal.py", "number // local.steps", "number", PERSONAL),
+    Mutant("Ditto is pushed away", "learning/backends/personal.py", "(v - models)", "(models - v)", PERSONAL),
+    Mutant("a node has the personal model of device 0", "runtime/training.py", "initial_local(1, device)", "initial_local(1)", PERSONAL),
     # Drift
     Mutant("drift without 1/n", "kernels/model_loops.py", "np.sqrt(found / n)", "np.sqrt(found)", ITERATION),
     Mutant("drift since w(k+1) is broadcast", "core/iteration.py", "last_broadcast, fired, models)", "last_broadcast, fired, next_models)", ITERATION),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
     from efhc.learning.data import Dataset
     from efhc.learning.data.archives import Archive
+    from efhc.learning.data.dataset import Column
 
 app = typer.Typer(name="data", help="List, fetch, verify and show data sets.", no_args_is_help=True)
 
@@ -98,13 +99,14 @@ def data_show(
     out: Annotated[Path | None, option("FILE", "The figure. Default: runs/NAME-OF-FILE-partition.png.")] = None,
     seed: Annotated[int | None, option("N", "The seed. Default: the first seed of the experiment.", min=0)] = None,
 ) -> None:
-    """Show which device holds which labels and groups.
+    """Show which device holds which labels and groups, and what became of the columns of a table.
 
-    The output is a figure and a table.
+    The output is a figure and tables: samples by device, and columns with missing values or categories.
     """
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.runs.draw import load_data
+    from efhc.learning.own_distribution import OwnDistributions
     from efhc.report.figures import save_figure
     from efhc.report.figures.studies import label_counts, partition_figure
 
@@ -119,7 +121,7 @@ def data_show(
     counts = label_counts(data, parts)
     kind = getattr(experiment.partition, "kind", type(experiment.partition).__name__)
     title = plain(f"{experiment.name}: {data.name}, {kind} partition, seed {seed}")
-    names = [plain(name) for name in data.label_names]
+    names = [plain(name) for name in data.label_names] if data.has_classes else ["samples"]
     save_figure(partition_figure(counts, names, title), out)
     rows = []
     for device, (row, part) in enumerate(zip(counts[:MOST_ROWS], parts, strict=False)):
@@ -130,10 +132,39 @@ def data_show(
     print_table(columns, rows, title)
     if len(counts) > MOST_ROWS:
         print(f"... and {len(counts) - MOST_ROWS} more devices")
+    own = OwnDistributions.of(data, parts, experiment.partition)
+    covered = int((own.coverage == 1).sum())
+    print(f"Own test data: all {own.by}s of {covered} of {len(parts)} devices are in the test set")
+    _show_columns(data.columns)
+    if any(data.dropped):
+        train, test = data.dropped
+        print(f"Dropped for a missing value: {train} training and {test} test samples")
     for what, columns in (("Features", data.feature_names), ("Unused columns", data.unused)):
         if columns:
             print(plain(f"{what} ({len(columns)}): {_first(columns, MOST_NAMES)}"))
     print(plain(f"Figure: {out}"))
+
+
+def _show_columns(columns: Sequence[Column]) -> None:
+    """Print what became of the columns of categories and of those with missing values."""
+    changed = [one for one in columns if one.levels or one.missing or one.missing_in_test]
+    rows = [
+        (
+            plain(one.name),
+            "categories" if one.levels else "numbers",
+            one.missing,
+            one.missing_in_test,
+            plain(one.filled_with) or "-",
+            plain(f"{len(one.levels)}: {_first(one.levels, 10)}") if one.levels else "-",
+            one.unseen,
+        )
+        for one in changed[:MOST_ROWS]
+    ]
+    if rows:
+        heads = ("column", "kind", "missing", "in test", "filled with", "levels", "others in test")
+        print_table(heads, rows, "Columns with categories or missing values")
+    if len(changed) > MOST_ROWS:
+        print(f"... and {len(changed) - MOST_ROWS} more columns")
 
 
 def _first(names: Sequence[str], most: int) -> str:

@@ -145,7 +145,7 @@ class LawArithmetic:
     def mix_and_descend(
         self, graph: Graph, used: Flags, weights: Floats | None, models: Floats, down: Floats, alpha: float
     ) -> Floats:
-        """Return P W - alpha D, D: `down`, whose memory it may take. Default of the `weights` of links: Metropolis'."""
+        """Return P W - alpha D, D: `down`, whose memory it may take. Default of the `weights`: those of the graph."""
         return mix_and_descend(graph, used, models, down, alpha, weights)
 
     def pulled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -45,15 +45,40 @@ class Graph:
 
     devices: int
     links: Ints
+    own_weights: Floats | None = None
+    """w_ij of each link, for graphs whose papers demand others than the Metropolis weights. Lockstep only."""
 
     @classmethod
-    def of(cls, devices: int, pairs: Iterable[tuple[int, int]] | Ints) -> Graph:
-        """The graph with these pairs as links; order, direction and repetition do not matter."""
+    def of(
+        cls, devices: int, pairs: Iterable[tuple[int, int]] | Ints, weights: Sequence[float] | Floats | None = None
+    ) -> Graph:
+        """The graph with these pairs as links; order, direction and repetition do not matter.
+
+        `weights` has w_ij of each pair, above 0 and together below 1 at every device. Default: the Metropolis weights.
+        """
         ends = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
         if ends.size and (ends.min() < 0 or ends.max() >= devices or (ends[:, 0] == ends[:, 1]).any()):
             raise ValueError(f"links join two different devices of 0..{devices - 1}")
-        codes = np.unique(ends.max(axis=1) * devices + ends.min(axis=1))
-        return cls(devices, np.column_stack([codes % devices, codes // devices]))
+        codes, first = np.unique(ends.max(axis=1) * devices + ends.min(axis=1), return_index=True)
+        links = np.column_stack([codes % devices, codes // devices])
+        if weights is None:
+            return cls(devices, links)
+        if (given := np.asarray(weights, dtype=np.float64)).shape != (len(ends),):
+            raise ValueError(f"{len(ends)} pairs need as many weights")
+        graph = cls(devices, links, given[first])
+        if not graph.has_sound_weights:
+            raise ValueError("weights are above 0, and together below 1 at every device")
+        return graph
+
+    @property
+    def has_sound_weights(self) -> bool:
+        """Whether the graph's own weights, if it has any, are above 0 and together below 1 at every device."""
+        own = self.own_weights
+        if own is None:
+            return True
+        if own.shape != (len(self.links),) or not (own > 0).all():
+            return False
+        return bool((np.bincount(self.links.ravel(), np.repeat(own, 2), self.devices) < 1).all())
 
     @cached_property
     def degrees(self) -> Ints:
@@ -66,6 +91,11 @@ class Graph:
         i, j = self.links.T
         beta: Floats = 1.0 / (1.0 + np.maximum(self.degrees[i], self.degrees[j]))
         return beta
+
+    @cached_property
+    def weights(self) -> Floats:
+        """w_ij of each link: the graph's own, or the Metropolis weights."""
+        return self.metropolis_weights if self.own_weights is None else self.own_weights
 
     @cached_property
     def all_links(self) -> Flags:

@@ -110,7 +110,7 @@ class _Iteration:
         self.memory = dict(self.state.memory)
         links, graph = self.parts.links, self.now.graph
         self.links = links.choose(self.now) if links else ChosenLinks(graph.all_links)
-        weights = graph.metropolis_weights if self.links.weights is None else self.links.weights
+        weights = graph.weights if self.links.weights is None else self.links.weights
         self.weights: Floats = weights[graph.directed.link]
         """beta_ij of each directed link."""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def mixing_matrix(graph: Graph, used: Flags, weights: Floats | None = None) -> csr_array:
-    """P: p_ij = beta_ij on used links, p_ii = 1 - sum_j p_ij. Default of the `weights` beta_ij: those of Metropolis.
+    """P: p_ij = beta_ij on used links, p_ii = 1 - sum_j p_ij. Default of the `weights` beta_ij: those of the graph.
 
     It is symmetric and doubly stochastic with p_ii > 0, whichever links are used: mixing never moves the mean model.
     """
@@ -22,7 +22,7 @@ def mixing_matrix(graph: Graph, used: Flags, weights: Floats | None = None) -> c
 
     devices = np.arange(graph.devices)
     i, j = graph.links[used].T
-    beta = (graph.metropolis_weights if weights is None else weights)[used]
+    beta = (graph.weights if weights is None else weights)[used]
     given_away = np.bincount(i, beta, graph.devices) + np.bincount(j, beta, graph.devices)
     entries = np.concatenate([beta, beta, 1.0 - given_away])
     rows, columns = np.concatenate([i, j, devices]), np.concatenate([j, i, devices])

@@ -204,7 +204,9 @@ class GeneralLockstep:
         if is_built_in(self._form.strategy):
             return now
         if self._graph_shown is None or self._graph_shown[0] is not now.graph:
-            self._graph_shown = now.graph, Graph(now.graph.devices, read_only(now.graph.links))
+            own = now.graph.own_weights
+            shown = Graph(now.graph.devices, read_only(now.graph.links), None if own is None else read_only(own))
+            self._graph_shown = now.graph, shown
         return replace(now, graph=self._graph_shown[1])
 
     def _own(self, memory: Arrays) -> dict[str, np.ndarray]:

@@ -50,9 +50,9 @@ def spread_tiles(models: Floats, spreads: Floats, threads: int) -> None:
 
 
 def links_of(graph: Graph, precision: np.dtype[np.floating], weights: Floats | None = None) -> loops.GraphLinks:
-    """Return the links of a graph in the form that the loops take. Default of `weights`: those of Metropolis."""
+    """Return the links of a graph in the form that the loops take. Default of `weights`: those of the graph."""
     starts, neighbours, link_of, order = graph.rows
-    beta = (graph.metropolis_weights if weights is None else weights).astype(precision)
+    beta = (graph.weights if weights is None else weights).astype(precision)
     room = np.empty(len(neighbours), np.int64), np.empty(len(neighbours), precision)
     return loops.GraphLinks(order, starts, neighbours, link_of, graph.links, beta, *room)
 

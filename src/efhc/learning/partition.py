@@ -47,6 +47,15 @@ def set_aside(parts: list[Ints], share: float, randomness: Randomness) -> tuple[
     return kept, aside
 
 
+def _classes_of(data: Dataset, kind: str) -> Ints:
+    """Return the class of each training sample. Raises `InputError` if labels are no classes."""
+    if not data.has_classes:
+        what = "numbers" if data.label_kind == "number" else "several per sample"
+        given = f"{kind}, because the labels of {data.name} are {what}"
+        raise InputError("kind", given, "iid, quantities, groups (of data with groups), file, or shards for numbers")
+    return data.y_train
+
+
 class IID(Partition):
     """All samples shuffled and cut into equal parts (to within one sample)."""
 
@@ -71,7 +80,7 @@ class LabelsPerDevice(Partition):
     """Number of labels that each device holds samples of."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
-        labels, classes = data.y_train, data.classes
+        labels, classes = _classes_of(data, self.kind), data.classes
         if self.labels_per_device > classes:
             raise InputError("labels_per_device", self.labels_per_device, f"at most {classes}, the number of classes")
         order = randomness.stream(Purpose.PARTITION).permutation(classes)
@@ -103,7 +112,7 @@ class Dirichlet(Partition):
     """Largest number of draws until every device has a sample."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
-        labels, classes = data.y_train, data.classes
+        labels, classes = _classes_of(data, self.kind), data.classes
         for attempt in range(self.attempts):
             stream = randomness.stream(Purpose.PARTITION, attempt)
             parts: list[list[Ints]] = [[] for _ in range(devices)]
@@ -156,8 +165,8 @@ class Writers(Groups):
 class Shards(Partition):
     """The pathological partition of McMahan et al. 2017: few labels per device.
 
-    All samples, sorted by label (in a random order within a label), are cut into m s equal shards, and each of the m
-    devices gets s = `shards_per_device` of them at random.
+    All samples, sorted by label (in a random order within a label; labels may be numbers), are cut into m s equal
+    shards, and each of the m devices gets s = `shards_per_device` of them at random.
     """
 
     kind: Literal["shards"] = "shards"
@@ -165,13 +174,14 @@ class Shards(Partition):
     """Number of shards s that each device gets."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
-        samples, shards = len(data.y_train), devices * self.shards_per_device
+        labels = data.y_train if data.y_train.ndim == 1 else _classes_of(data, self.kind)
+        samples, shards = len(labels), devices * self.shards_per_device
         if shards > samples:
             given = f"{self.shards_per_device}: {shards} shards of {samples} samples"
             raise InputError("shards_per_device", given, "fewer shards or devices, so that no shard is empty")
         stream = randomness.stream(Purpose.PARTITION)
         shuffled = stream.permutation(samples)
-        cut = np.array_split(shuffled[np.argsort(data.y_train[shuffled], kind="stable")], shards)
+        cut = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], shards)
         chosen = stream.permutation(shards).reshape(devices, self.shards_per_device)
         return [np.concatenate([cut[shard] for shard in of_device]) for of_device in chosen]
 

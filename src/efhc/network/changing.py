@@ -45,11 +45,12 @@ class RandomLinks(OverTopology):
     """Probability that a link is up."""
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
-        links = self._all_links(devices, randomness).links
+        whole = self._all_links(devices, randomness)
+        links, own = whole.links, whole.own_weights
 
         def draw(k: int) -> Graph:
-            coins = randomness.stream(Purpose.LINKS, k).random(len(links))
-            return Graph(devices, links[coins < self.up_probability])
+            up = randomness.stream(Purpose.LINKS, k).random(len(links)) < self.up_probability
+            return Graph(devices, links[up], None if own is None else own[up])
 
         return DrawnGraphs(draw)
 

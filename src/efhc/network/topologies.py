@@ -102,6 +102,9 @@ class CheckedGraphs:
         sound = graph.links.dtype.kind in "iu" and (np.diff(graph.codes) > 0).all()
         if not sound or (graph.links < 0).any() or (graph.links[:, 0] >= graph.links[:, 1]).any():
             raise InputError("network", f"a graph whose links are not sorted and distinct at k = {k}", allowed)
+        if not graph.has_sound_weights or (graph.own_weights is None) != (self._network.graph(0).own_weights is None):
+            allowed = "one weight per link, above 0 and together below 1 at every device, in all iterations or in none"
+            raise InputError("network", f"a graph with other weights at k = {k}", allowed)
         if graph.links.size and graph.links.max() >= self._devices:
             raise InputError("network", f"a link to device {graph.links.max()} at k = {k}", allowed)
 
@@ -132,6 +135,9 @@ class DrawnTopology(Topology):
     attempts: int = Field(default=10_000, ge=1)
     """Largest number of draws."""
 
+    DENSER: ClassVar[tuple[str, ...]] = ()
+    """The settings that connect the graph better when they are larger. Default: all of its own."""
+
     @abstractmethod
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
         """One draw, connected or not."""
@@ -142,11 +148,13 @@ class DrawnTopology(Topology):
             if graph.is_connected or not self.connected:
                 return graph
         what = f"no connected graph of {devices} devices in {self.attempts:,} draws"
-        own = [name for name in type(self).model_fields if name not in ("kind", *DrawnTopology.model_fields)]
+        own = [name for name in self.DENSER or type(self).model_fields if name not in _NOT_DENSER]
         allowed = "".join(f"a larger {name}, or " for name in own) + "connected = false"
         field = next((name for name in own if name in self.model_fields_set), "connected")
         raise InputError(field, what, allowed, f"{what}. Use {allowed}.")
 
+
+_NOT_DENSER = ("kind", *DrawnTopology.model_fields)
 
 BYTES_PER_PAIR = 50
 """Memory that a list of all pairs of devices takes while a graph is made of it, per pair."""
@@ -229,7 +237,8 @@ class Ring(Topology):
     kind: Literal["ring"] = "ring"
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
-        return Graph.of(devices, [(i, (i + 1) % devices) for i in range(devices) if devices > 1])
+        here = np.arange(devices if devices > 1 else 0)
+        return Graph.of(devices, np.column_stack([here, (here + 1) % devices]))
 
 
 class Grid(Topology):
@@ -242,14 +251,14 @@ class Grid(Topology):
     """Whether the first and last device of each row and column are linked too."""
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
-        import networkx as nx
-
         rows = self.rows or max(r for r in range(1, int(devices**0.5) + 1) if devices % r == 0)
         if devices % rows:
             raise InputError("rows", rows, f"a divisor of the number of devices, {devices}")
-        grid = nx.grid_2d_graph(rows, devices // rows, periodic=self.torus)
-        number = {node: row_major for row_major, node in enumerate(sorted(grid))}
-        return Graph.of(devices, [(number[a], number[b]) for a, b in grid.edges if a != b])
+        grid = np.arange(devices).reshape(rows, -1)
+        pairs = [(grid[:-1], grid[1:]), (grid[:, :-1], grid[:, 1:])]
+        if self.torus:
+            pairs += [(grid[-1], grid[0])] * (rows > 1) + [(grid[:, -1], grid[:, 0])] * (grid.shape[1] > 1)
+        return Graph.of(devices, np.concatenate([np.column_stack([a.ravel(), b.ravel()]) for a, b in pairs]))
 
 
 class Star(Topology):

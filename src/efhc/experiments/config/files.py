@@ -107,7 +107,7 @@ def _from_here(name: str, value: Any) -> Any:
     """Return a value that was typed in a shell: its paths count from the current folder."""
     if isinstance(value, list):
         return [_from_here(name, one) for one in value]
-    if isinstance(value, str) and name.rpartition(".")[2] in ("path", "test_path"):
+    if isinstance(value, str) and (name.rpartition(".")[2] in ("path", "test_path") or name == "model.weights"):
         return str(absolute(value, Path()))
     return absolute_reference(value, Path()) if isinstance(value, str) and file_of(value) else value
 
@@ -188,7 +188,7 @@ def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse", *, none: str 
         places = {key: f"{name}.{key}" if name else key for key in settings}
         table = {key: none if value is None else plain(value, places[key]) for key, value in settings.items()}
         for key, value in table.items():
-            if places[key] in NAMES_ONLY and isinstance(value, dict):  # not kept, and nothing else of the table counts
+            if is_name_only(places[key]) and isinstance(value, dict):  # not kept, and nothing else of the table counts
                 return value
         return {key: value for key, value in table.items() if value is not None}
 
@@ -209,9 +209,9 @@ def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse", *, none: str 
     def own(part: Any, name: str) -> Any:
         """Return the name and the parameters of a part that is the user's own code."""
         origin = origin_of(part)
-        if origin is not None and name in NAMES_ONLY and not origin.parameters:
+        if origin is not None and is_name_only(name) and not origin.parameters:
             return origin.reference
-        if origin is not None and name not in NAMES_ONLY:
+        if origin is not None and not is_name_only(name):
             return table_of({"kind": origin.reference, **(origin.parameters or {})}, name)
         if unnamed == "describe":
             described = f"{name}: {getattr(part, '__qualname__', type(part).__name__)} made in Python"
@@ -222,8 +222,11 @@ def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse", *, none: str 
     return table_of(dict(experiment), "")
 
 
-NAMES_ONLY = ("model.module", "model.loss")
-"""Settings whose value is a reference, and not a table."""
+def is_name_only(setting: str) -> bool:
+    """Return whether the value of a setting is a reference to code, and not a table."""
+    return (
+        setting in ("model.module", "model.loss") or re.fullmatch(r"model\.metrics\.\w+\.function", setting) is not None
+    )
 
 
 def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
@@ -235,7 +238,7 @@ def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
     read: dict[Path, InputContent] = {}
     contents = {}
     for name, value in flat_settings(experiment):
-        is_code = name in NAMES_ONLY or name.endswith(".kind")
+        is_code = is_name_only(name) or name.endswith(".kind")
         path, content = None, None
         if isinstance(value, Path):
             path = None if is_folder(value) else value

@@ -20,8 +20,9 @@ from efhc.base.saving import SaveError
 from efhc.core.triggers import NormTrigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_tables
-from efhc.experiments.runs.draw import draw_parts, draw_scenario, load_data
+from efhc.experiments.runs.draw import NODES_KNOW, OTHERWISE, check_weights, draw_parts, draw_scenario, load_data
 from efhc.learning.data import Dataset
+from efhc.learning.data.dataset import LabelKind
 from efhc.learning.data.images import images_by_class
 from efhc.runtime.free_running_exchange import FreeRunningExchange
 from efhc.runtime.free_running_half_steps import FreeRunningHalfSteps
@@ -36,6 +37,7 @@ from efhc.runtime.state.iterations import IterationStore
 from efhc.runtime.state.node_store import NodeStore
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
+from efhc.scenarios.personal import personalized
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form, form_of
 
@@ -64,6 +66,7 @@ def run_node(
     security = security_of(settings, insecure=insecure, log=log)
     experiment, is_free = chosen.experiment, settings.mode == "free-running"
     scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
+    scenario = personalized(scenario, experiment.strategies[chosen.strategy], chosen.strategy)
     trainer = Trainer(scenario, settings.device, chosen.form)
     parameters, precision = trainer.parameters, experiment.precision
     agreed = fingerprint(settings, chosen, parameters)
@@ -244,13 +247,18 @@ def own_scenario(experiment: Experiment, seed: int, device: int, data: Path | No
             groups=None,
             test_groups=None,
             class_names=whole.label_names,
+            label_counts=whole.counts_of_labels() if whole.classes else None,
         )
     else:
         with within("data"):
             own = _read_own(data, experiment)
     # Nothing reads the parts of other devices here, and theirs are not to be held.
     own_samples: Ints = np.arange(len(own.y_train))
-    return draw_scenario(experiment, own, seed, parts=[own_samples] * experiment.devices, devices_apart=apart)
+    scenario = draw_scenario(
+        experiment, own, seed, parts=[own_samples] * experiment.devices, devices_apart=apart, is_of_one_device=True
+    )
+    check_weights(scenario.network, NODES_KNOW, OTHERWISE)
+    return scenario
 
 
 def _read_own(path: Path, experiment: Experiment) -> Dataset:
@@ -260,18 +268,22 @@ def _read_own(path: Path, experiment: Experiment) -> Dataset:
     devices, give both in the experiment's `data.standardize`.
     """
     standardize, precision = getattr(experiment.data, "standardize", False), experiment.precision
+    label_kind: LabelKind = getattr(experiment.data, "label_kind", "class")
     if is_folder(path):
         x, y, names = images_by_class(path)
         unit = 255.0
     else:
         file = parse_numpy(read_bytes(path, "data"), path, ALLOWED)
-        if missing := [name for name in ("x", "y", "classes") if name not in file]:
+        is_number = label_kind == "number"
+        if missing := [name for name in ("x", "y", *(() if is_number else ("classes",))) if name not in file]:
             raise InputError("data", f"{path} without {missing[0]}", ALLOWED)
         x, y, unit = file["x"], file["y"], 255.0 if file["x"].dtype == np.uint8 else 1.0
-        if file["classes"].shape != () or file["classes"].dtype.kind not in "iu" or file["classes"] < 1:
+        classes = np.array(0) if is_number else file["classes"]
+        if classes.shape != () or classes.dtype.kind not in "iu" or classes < (not is_number):
             raise InputError("data", f"{path} with classes that are not one whole number", ALLOWED)
-        names = tuple(map(str, range(int(file["classes"]))))
-    data = Dataset(x, y, x[:1], y[:1], name=path.name, class_names=names).prepared(standardize, precision, unit=unit)
+        names = tuple(map(str, range(int(classes))))
+    data = Dataset(x, y, x[:1], y[:1], name=path.name, class_names=names, label_kind=label_kind)
+    data = data.prepared(standardize, precision, unit=unit)
     if data.classes > len(names):
         raise InputError("data", f"label {data.classes - 1} in {path}", f"labels 0 to {len(names) - 1}")
     return data

@@ -26,6 +26,7 @@ from efhc.learning.learner import Learner
 from efhc.learning.measures import measure_in, measures_of
 from efhc.learning.partition import set_aside
 from efhc.network.topologies import CheckedGraphs, DrawnTopology, GraphsOverTime
+from efhc.scenarios.personal import personalized
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -75,7 +76,24 @@ def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
         network = network if is_built_in(experiment.network) else CheckedGraphs(network, experiment.devices)
     with quoting(experiment.network, "network"):
         network.graph(0)
+    if isinstance(experiment.driver, EventDriven):
+        check_weights(network, "the driver is 'event-driven'", "driver.kind = 'lockstep'")
     return network
+
+
+NODES_KNOW, OTHERWISE = (
+    "nodes know of their neighbours' links only how many there are",
+    "another network; or `efhc run`",
+)
+
+
+def check_weights(network: GraphsOverTime, what: str, allowed: str) -> None:
+    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only.
+
+    `what` is what knows no other weights, and `allowed` what to choose instead.
+    """
+    if network.graph(0).own_weights is not None:
+        raise InputError("network", f"links with other weights than Metropolis', while {what}", allowed)
 
 
 def draw_scenario(
@@ -86,11 +104,13 @@ def draw_scenario(
     *,
     parts: list[Ints] | None = None,
     devices_apart: bool | None = None,
+    is_of_one_device: bool = False,
 ) -> Scenario:
     """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used.
 
     `parts` are the samples of each device; default: those of the experiment's partition. `devices_apart` says that
     each device will be in an iteration of its own; default: whether the experiment's driver says so.
+    `is_of_one_device` says that gradients will be those of a single device.
     """
     randomness, devices = Randomness(seed), experiment.devices
     # Code of the user's own gets data that it cannot write to: all runs share them.
@@ -115,6 +135,7 @@ def draw_scenario(
         experiment.device,
         threads,
         batch_size=None if experiment.batch_size == "full" else experiment.batch_size,
+        devices=1 if is_of_one_device else devices,
         devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
     learner = Learner(backend, data, parts, experiment.batch_size, randomness, experiment.partition, tested)
@@ -169,11 +190,12 @@ def check_driver(experiment: Experiment, scenario: Scenario, seed: int) -> None:
 
 
 def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
-    """Raise `InputError` if a strategy needs a graph that stays as it is, and the graph changes after k = 0."""
+    """Raise `InputError` if a strategy cannot run on the graphs, or its personal models do not fit the model."""
     before, now = scenario.network.graph(0), scenario.network.graph(1)
     for name, strategy in experiment.strategies.items():
         if (form := form_of(strategy, name)).needs_static and not now.has_links_of(before):
             raise changing_graph(form, 1, name)
+        personalized(scenario, strategy, name)
 
 
 def check_measure(experiment: Experiment, scenario: Scenario) -> None:
@@ -190,7 +212,8 @@ class Scenarios:
     """The scenarios of the runs of an experiment: those with one seed share one, which is drawn once."""
 
     def __init__(self) -> None:
-        self._drawn: dict[int, Scenario] = {}
+        self._drawn: dict[tuple[int, str | None], Scenario] = {}
+        """By seed, and by backend if a run names one."""
         self._users: Counter[int] = Counter()
         """The number of runs that still need the scenario of each seed."""
         self._drawing = Lock()
@@ -200,28 +223,39 @@ class Scenarios:
         """Keep the scenario of a run, once it is drawn, until `release` is called."""
         self._users[run.seed] += 1
 
-    def of(self, run: Run, threads: int = 1, warn: Callable[[str], None] = lambda text: None) -> Scenario:
-        """Return the scenario of a run. `warn` is called if its network is not connected."""
+    def of(
+        self,
+        run: Run,
+        threads: int = 1,
+        warn: Callable[[str], None] = lambda text: None,
+        backend: str | None = None,
+    ) -> Scenario:
+        """Return the scenario of a run, with a backend that may differ from that of its experiment.
+
+        `warn` is called if its network is not connected.
+        """
         with self._drawing:
-            if run.seed not in self._drawn:
-                scenario = draw_scenario(run.whole, run.data, run.seed, threads)
+            which = run.seed, backend
+            if which not in self._drawn:
+                whole = run.whole if backend is None else run.whole.model_copy(update={"backend": backend})
+                scenario = draw_scenario(whole, run.data, run.seed, threads)
                 check_strategies(run.whole, scenario)
                 check_measure(run.whole, scenario)
-                self._drawn[run.seed] = scenario
+                self._drawn[which] = scenario
                 graph = scenario.network.graph(0)
                 drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
                 if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
                     warn(f"seed {run.seed}: the network is not connected: no information passes between its parts")
                 if problem := scenario.learner.own.problem():
                     warn(f"seed {run.seed}: {problem}")
-            return self._drawn[run.seed]
+            return personalized(self._drawn[which], run.whole.strategies[run.strategy], run.strategy)
 
     def release(self, run: Run) -> None:
         """Forget the scenario of a run that has ended, if no other run needs it."""
         with self._drawing:
             self._users[run.seed] -= 1
             if not self._users[run.seed]:
-                self._drawn.pop(run.seed, None)
+                self._drawn = {which: one for which, one in self._drawn.items() if which[0] != run.seed}
 
 
 # Compiled loops do not check indices, so what the user's own objects return is checked here.

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.core.randomness import Randomness
@@ -35,7 +34,7 @@ from efhc.experiments.runs.events import (
     Recalled,
     pairs,
 )
-from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
+from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped, joined
 from efhc.experiments.runs.run import Run
 from efhc.network.topologies import GraphsOverTime, StaticGraph
 from efhc.scenarios.scenario import Scenario
@@ -74,7 +73,7 @@ def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions
     events = _SimulatorEvents(stream, simulator, scenario.network)
     stream.emit(Begin.of(run, scenario, events.k))
     if pieces := keeper.kept("timeline"):
-        stream.emit(Recalled(lambda: pl.concat(pieces).collect().iter_rows(named=True)))
+        stream.emit(Recalled(lambda: joined(pieces).collect().iter_rows(named=True)))
 
     def save() -> None:
         keeper.show(events.rows())

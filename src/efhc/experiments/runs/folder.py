@@ -82,6 +82,7 @@ class _Meta(_Facts):
     status: str
     sessions: list[_Session]
     problem: Text = ""
+    backend: Text = ""
     warnings: list[str] = []
     runs: list[_ListedRun] = []
     failed: list[_FailedRun] = []

@@ -113,6 +113,11 @@ class MadeRun:
         return self.tables[name]
 
 
+def joined(pieces: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
+    """Return the pieces of a table in one. One without an evaluation lacks the columns of the user's own metrics."""
+    return pl.concat(pieces, how="diagonal")
+
+
 class RunKeeper:
     """Keeps one run in memory and, if its store has a folder, there once it has taken longer than `SHORT_SECONDS`."""
 
@@ -129,6 +134,8 @@ class RunKeeper:
         self._snapshots: dict[int, Floats] = {}
         self._warnings: list[str] = []
         self._began = time.monotonic()
+        self.backend: str | None = None
+        """The backend that the run is made by, or was begun by. None: it is not known yet."""
 
     def __enter__(self) -> RunKeeper:
         return self
@@ -156,7 +163,14 @@ class RunKeeper:
         """
         if self._folder is None:
             self._folder = self._resources.enter_context(self._store.opened(self.run, self._began))
+            self.use(self.backend or self._folder.meta.get("backend"))
         return self._folder
+
+    def use(self, backend: str | None) -> None:
+        """Note the backend that the run is made by: `auto` need not take the same one elsewhere."""
+        self.backend = backend
+        if self._folder is not None and backend and self._folder.meta.get("backend") != backend:
+            self._folder.write_meta({**self._folder.meta, "backend": backend})
 
     @property
     def should_show(self) -> bool:
@@ -225,14 +239,15 @@ class RunKeeper:
         else:
             whole = {name: table.lazy().collect() for name, table in tables.items()}
             made = MadeRun(whole, models, dict(local), self._snapshots)
-            self._store.add(self.run, made, final, self._warnings, self._began)
+            facts = {} if self.backend is None else {"backend": self.backend}  # nodes compute by their own
+            self._store.add(self.run, made, final, self._warnings, self._began, **facts)
 
     def _whole(self, name: str) -> pl.LazyFrame | pl.DataFrame:
         in_memory = [piece.tables[name] for piece in self._pieces if piece.end > piece.first]
         on_disk = self.kept(name)
         if len(in_memory) == 1 and not on_disk:
             return in_memory[0]
-        return pl.concat([*on_disk, *(table.lazy() for table in in_memory)])
+        return joined([*on_disk, *(table.lazy() for table in in_memory)])
 
     @property
     def _pair(self) -> tuple[str, int]:
@@ -314,7 +329,7 @@ class UnfinishedRun(RunFolder):
             if found != expected:
                 raise ValueError(f"pieces/{name} is not what was written")
             table = name.split(".")[1]
-            if set(pl.read_parquet_schema(self.path / PIECES / name)) != set(SCHEMAS[table]):
+            if not set(pl.read_parquet_schema(self.path / PIECES / name)) >= set(SCHEMAS[table]):  # or has metrics more
                 raise ValueError(f"pieces/{name} has not the columns that {table} has now")
         return ends_of_tables.pop()
 

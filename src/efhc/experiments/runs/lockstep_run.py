@@ -40,7 +40,7 @@ from efhc.experiments.runs.events import (
     Row,
     pairs,
 )
-from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
+from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped, joined
 from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
@@ -89,7 +89,7 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
     )
     stream.emit(Begin.of(run, scenario, state.k))
     if state.k > 0:
-        kept = pl.concat(keeper.kept("metrics"))
+        kept = joined(keeper.kept("metrics"))
         sums = kept.select(pl.col(column).sum().alias(total) for total, column in SUMS.items())
         record.totals = sums.collect().row(0, named=True)
         stream.emit(Recalled(lambda: evaluated_rows(kept)))

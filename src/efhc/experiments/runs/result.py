@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, product
 from pathlib import Path
@@ -29,10 +29,12 @@ from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
+from efhc.learning.backends.personal import PERSONAL_MODEL
 from efhc.learning.data import Dataset, NpzFile
 from efhc.learning.measures import Measure, evaluated, measure_of
 from efhc.report.figure_data import RUN
 from efhc.report.views import State
+from efhc.scenarios.personal import personalized
 
 if TYPE_CHECKING:
     from torch import nn
@@ -172,7 +174,7 @@ class Result:
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
-        """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
+        """What devices keep to themselves (running statistics of BatchNorm, personal models), by strategy and seed."""
         found = {pair: dict(run.local) for pair, run in self._runs.items()}
         return ArraysByKey(self._in_order({pair: own for pair, own in found.items() if own}))
 
@@ -434,7 +436,19 @@ class Result:
         seeds, target = self._seeds_there, self._target_of(chosen)
         tables = summary_tables(summary, chosen, experiment.name, seeds, experiment.devices, target, so_far=so_far)
         is_timed = tables_of(experiment) is EVENT_DRIVEN
-        return SummaryWords(tables, list(nobody_left_lines(self.timeline)) if is_timed else [])
+        notes = list(nobody_left_lines(self.timeline)) if is_timed else []
+        return SummaryWords(tables, [*notes, *self._personal_lines()])
+
+    def _personal_lines(self) -> Iterator[str]:
+        """Yield a line for each strategy in which devices keep parameters to themselves."""
+        for name, strategy in self.experiment.strategies.items():
+            if getattr(strategy, "personal", None) is not None:
+                pair = next(
+                    (pair for pair in self.local if pair[0] == name and PERSONAL_MODEL in self.local[pair]), None
+                )
+                if pair is not None:
+                    shared, personal = self.models[pair].shape[1], self.local[pair][PERSONAL_MODEL].shape[1]
+                    yield f"{name}: {shared:,} parameters of each device are shared, {personal:,} are personal"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the summary, the figure, the runs that failed, and where the result is kept."""
@@ -529,7 +543,8 @@ class Result:
         if inputs.checksums["data_sha256"] != self._checksums["data_sha256"]:
             raise InputError("data", "other data than the run was made with", "the same data, to build its network")
         with using_inputs(inputs.files):
-            learner = draw_scenario(self.experiment, inputs.data, seed).learner
+            scenario = draw_scenario(self.experiment, inputs.data, seed)
+            learner = personalized(scenario, self.experiment.strategies[strategy], strategy).learner
         local = self.local.get((strategy, seed), {})
         return learner.module(self.models[strategy, seed], local, device), inputs.data
 
@@ -568,7 +583,7 @@ class Result:
         target = ExperimentFolder(Path(directory))
         experiment, checksums, data = self.experiment, dict(self._checksums), target.data_of(self.experiment)
         if data is not None:
-            experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
+            experiment = experiment.model_copy(update={"data": NpzFile.of(experiment.data, data.path)})
             checksums["data_sha256"] = {data.path.name: data.sha256}
         with target.locked():
             target.describe(experiment, checksums)

@@ -103,7 +103,7 @@ def simulate(
     folder = None if out is None else ExperimentFolder(Path(out))
     data = folder.data_of(experiment) if folder else None
     if data is not None:
-        experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
+        experiment = experiment.model_copy(update={"data": NpzFile.of(experiment.data, data.path)})
     prepared = Runs([data] if data is not None else [])
     runs, inputs = prepared.of(experiment), prepared.inputs(experiment)  # those of all strategies, by their own names
     if folder and folder.is_begun:

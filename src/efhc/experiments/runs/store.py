@@ -220,7 +220,7 @@ class RunStore:
             _begin(folder, run, began)
             yield folder
 
-    def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float) -> None:
+    def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float, **facts: str) -> None:
         """Keep a run that was made in memory, in a folder in one step. `began` is when, by `time.monotonic`.
 
         Raises `BusyError` if another process is making it in the folder.
@@ -231,11 +231,11 @@ class RunStore:
         files: dict[str, bytes] = {}
         in_memory = RunFolder(self.path / f".{run.key}{UNFINISHED}", files)
         _begin(in_memory, run, began)
-        in_memory.finish_run(made.tables, final, warnings)
+        in_memory.finish_run(made.tables, final, warnings, **facts)
         if write_folder(self.directory(run), files):
             return
         with suppress(MadeMeanwhile), self.opened(run, began) as folder:  # another process has begun it
-            folder.finish_run(made.tables, final, warnings)
+            folder.finish_run(made.tables, final, warnings, **facts)
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
@@ -350,7 +350,8 @@ class StoredRun:
                     end = after
         table = pl.concat(parts, how="diagonal_relaxed")
         if name == self._tables.curve and self._live is not None and self.problem is None:
-            table = pl.concat([table, _rows_after(table, self._live, SCHEMAS[name])])
+            rows = _rows_after(table, self._live, SCHEMAS[name])
+            table = pl.concat([table, rows], how="diagonal_relaxed")
         return labelled(table, self._tables.labels.get(name, ("seed",)), *self._pair)
 
     @cached_property

@@ -81,11 +81,13 @@ OF_THE_PAPER = "strategies that differ from EF-HC in nothing but their threshold
 
 def not_of_papers_form(experiment: Experiment) -> dict[str, str]:
     """Return the kinds of the strategies that differ from EF-HC in more than the trigger, by name."""
-    return {
-        name: str(getattr(strategy, "kind", type(strategy).__name__))
-        for name, strategy in experiment.strategies.items()
-        if not form_of(strategy, name).is_papers
-    }
+    found = {}
+    for name, strategy in experiment.strategies.items():
+        is_personal = getattr(strategy, "personal", None) is not None
+        if is_personal or not form_of(strategy, name).is_papers:
+            kind = str(getattr(strategy, "kind", type(strategy).__name__))
+            found[name] = f"{kind} with personal models" if is_personal else kind
+    return found
 
 
 def require_papers_setting(experiment: Experiment) -> None:
@@ -121,8 +123,9 @@ DEVICES = {
 
 
 def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
-    """Return the bandwidth, number of samples and labels of each device, one row per device."""
-    labels = scenario.learner.data.y_train
+    """Return the bandwidth, number of samples and labels of each device (none if labels are no classes)."""
+    data = scenario.learner.data
+    labels = data.y_train if data.has_classes else np.empty((len(data.y_train), 0), np.int64)
     rows = [
         (seed, device, bandwidth, len(part), np.unique(labels[part]).tolist())
         for device, (bandwidth, part) in enumerate(zip(scenario.bandwidths.values, scenario.learner.parts, strict=True))

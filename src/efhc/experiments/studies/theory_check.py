@@ -45,6 +45,7 @@ from efhc.experiments.runs.tables import OF_THE_PAPER, not_of_papers_form, requi
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
+from efhc.network.topologies import GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.checks import StrategyCheck, assess, check_flow
 from efhc.theory.connectivity import Connectivity, Flow, WantedWindow, connectivity, fitting_window, future_links
@@ -180,7 +181,7 @@ class _RunCheck:
     @cached_property
     def graphs(self) -> list[Callable[[int], Graph]]:
         """k -> G(k) of each seed."""
-        return [_load_graphs(self.run, self.experiment, seed) for seed in self.experiment.seeds]
+        return [_load_graphs(self.run, self.experiment, one.seed, one.scenario.network) for one in self.problems]
 
     def strategy(self, strategy: str) -> StrategyCheck:
         """Check one strategy, over all seeds."""
@@ -464,8 +465,11 @@ def _load_flow(result: Result, experiment: Experiment, strategy: str, seed: int,
     )
 
 
-def _load_graphs(result: Result, experiment: Experiment, seed: int) -> Callable[[int], Graph]:
-    """Return k -> G(k). Rows with the same links give the same object, as long as it is kept."""
+def _load_graphs(result: Result, experiment: Experiment, seed: int, weighted: GraphsOverTime) -> Callable[[int], Graph]:
+    """Return k -> G(k). Rows with the same links give the same object, as long as it is kept.
+
+    Links are recorded without weights; those of a graph with weights of its own are those of `weighted`.
+    """
     network = result.rows("network", next(iter(experiment.strategies)), seed)
     if network["iteration"].to_list()[:1] != [0]:
         raise EfhcError(f"network.parquet lacks iterations of seed {seed}")
@@ -481,8 +485,11 @@ def _load_graphs(result: Result, experiment: Experiment, seed: int) -> Callable[
 
     def graph(k: int) -> Graph:
         row = int(np.searchsorted(changes, k, side="right")) - 1
-        return graph_of(ends[starts[row] : starts[row + 1]].tobytes())
+        recorded = graph_of(ends[starts[row] : starts[row + 1]].tobytes())
+        drawn = weighted.graph(k) if is_weighted else recorded
+        return drawn if drawn.has_links_of(recorded) else recorded
 
+    is_weighted = weighted.graph(0).own_weights is not None
     return graph
 
 

@@ -1,8 +1,8 @@
 """Ways to compute the gradients of all devices, each held to the others by tests, and which one is taken.
 
 Chosen by measurement (docs/performance.md): compiled loops for linear models and for small networks of simple layers;
-for other networks, all devices stacked into one set of torch operations while a model is small, and one device after
-the other beyond, where stacking only costs memory.
+for other small networks the faster of all devices stacked into one set of torch operations and one device after the
+other, as timed here (`choosing`); one device after the other for large ones, where stacking only costs memory.
 """
 
 from __future__ import annotations
@@ -33,15 +33,22 @@ def backend_for(
     threads: int = 1,
     *,
     batch_size: int | None = None,
+    devices: int = 10,
     devices_apart: bool = False,
 ) -> Backend:
-    """Return the backend of that name, or with "auto" the one that was measured to be the fastest for this model.
+    """Return the backend of that name, or with "auto" the one that is the fastest for this model.
 
-    `batch_size` is that of all devices; default: it is not known, or they differ. `devices_apart` says that calls will
-    be for devices in iterations of their own: a module that draws noise is then computed by the loop over devices.
+    `devices` is the number of devices of a call: one alone is computed by the loop. `batch_size` is that of all
+    devices; default: it is not known, or they differ. `devices_apart` says that calls will be for devices in iterations
+    of their own: a module that draws noise is then computed by the loop over devices.
+
     Raises `InputError` if the model cannot use the backend or the device.
     """
     if not isinstance(model, ModuleModel):
+        if not data.has_classes:
+            what = "numbers" if data.label_kind == "number" else "several per sample"
+            given = f"a {type(model).__name__} for labels that are {what}"
+            raise InputError("model", given, "a torch module, such as mlp, with a loss for such labels")
         known = ["linear", "arrays"] if LinearBackend.knows(model) else ["arrays"]
         if device != "cpu":
             raise InputError("device", device, "'cpu' for a model that is not a torch module")
@@ -50,6 +57,7 @@ def backend_for(
             raise InputError("backend", name, f"auto or {' or '.join(known)} for this model")
         return LinearBackend(model, data, threads=threads) if chosen == "linear" else ArraysBackend(model, data)
 
+    from efhc.learning.backends import choosing
     from efhc.learning.backends.compiled_backend import CompiledBackend, NotCompiledError, is_faster, network_for
     from efhc.learning.backends.module_backend import LoopBackend
     from efhc.learning.backends.stacked import StackedBackend, UnstackableError
@@ -73,7 +81,10 @@ def backend_for(
             found = stacked()
         except UnstackableError:
             return loop()
-        return loop() if devices_apart and found.draws_noise else found
+        if devices == 1 or (devices_apart and found.draws_noise):
+            return loop()
+        other = loop()
+        return found if choosing.is_stacked_faster(found, other, model, data, devices, batch_size) else other
 
     ways: dict[str, Callable[[], Backend]] = {"auto": auto, "compiled": compiled, "stacked": stacked, "loop": loop}
     if name not in ways:

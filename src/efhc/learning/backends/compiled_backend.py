@@ -20,8 +20,9 @@ from efhc.kernels.network_layers import CompiledNetwork, Convolution, Layer, Lin
 from efhc.kernels.network_loops import TESTED_AT_ONCE, Kernels, kernels
 from efhc.learning.backends.backend import RangeBackend, inputs_of
 from efhc.learning.backends.module_backend import BuiltModule, built, has_hooks, has_own_methods
+from efhc.learning.backends.objective import KINDS
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape
+from efhc.learning.models.modules import ModuleModel, input_shape
 from efhc.learning.pytorch import nn
 
 ALIGNED = 64
@@ -56,15 +57,19 @@ def network_for(model: ModuleModel, data: Dataset, randomness: Randomness) -> Co
     """Return the network to compile for a model. Raises `NotCompiledError`."""
     module = built(model, data, randomness)
     try:
+        if model.class_weights is not None or model.metrics:
+            raise NotAChain("class weights, or metrics of its own")
         return network_of(module, input_shape(data), model.loss, data.precision)
     except NotAChain as reason:
-        names = ", ".join(layer.__name__ for layer in LAYERS)
-        allowed = f"for backend = 'compiled', a Sequential of {names}, with a built-in loss; else 'auto'"
+        names, losses = ", ".join(layer.__name__ for layer in LAYERS), " or ".join(map(repr, LOSSES))
+        allowed = f"for backend = 'compiled', a Sequential of {names}, with loss = {losses}; else 'auto'"
         raise NotCompiledError("module", f"a {type(module).__name__} with {reason}", allowed) from None
 
 
 class CompiledBackend(BuiltModule, RangeBackend):
     """A device's answers depend on nothing but its own model and samples, to the last bit."""
+
+    name = "compiled"
 
     def __init__(
         self,
@@ -118,6 +123,8 @@ class CompiledBackend(BuiltModule, RangeBackend):
         return room
 
 
+LOSSES = ("cross-entropy", "multi-margin")
+"""Losses that compiled loops know, for one class per sample."""
 LAYERS = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.ReLU, nn.Linear, nn.Flatten, nn.Identity)
 
 
@@ -136,8 +143,8 @@ def network_of(module: nn.Module, shape: tuple[int, ...], loss: Any, precision: 
         raise NotAChain("parameters that layers share")
     if not all(parameter.requires_grad for _, parameter in named):
         raise NotAChain("parameters that do not require a gradient")
-    if loss not in BUILT_IN_LOSSES:
-        raise NotAChain("a loss of its own")
+    if loss not in LOSSES:
+        raise NotAChain(f"the loss {loss}" if loss in KINDS else "a loss of its own")
     if type(module) not in (nn.Sequential, *LAYERS):
         raise NotAChain("layers in an order of its own: it is not a Sequential")
     seen, layers = shape, []

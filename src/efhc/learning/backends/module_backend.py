@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +27,16 @@ from efhc.base.own_code import in_one_line
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.state import Local
 from efhc.kernels.linear_loops import gather_rows
-from efhc.learning.backends.backend import Backend, Batch, inputs_of
+from efhc.learning.backends.backend import Backend, Batch, ParameterPart, inputs_of
+from efhc.learning.backends.objective import Objective, objective_of
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape, trainable
+from efhc.learning.models.modules import ModuleModel, input_shape, trainable
 from efhc.learning.pytorch import drawing, nn, torch
 
 Tensors = dict[str, torch.Tensor]
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, *filter(None, [getattr(nn, "RMSNorm", None)]))
+"""The classes of normalisation layers; older versions of torch have no RMSNorm."""
 
 
 class BuiltModule(Backend):
@@ -43,7 +48,6 @@ class BuiltModule(Backend):
     def __init__(self, model: ModuleModel, data: Dataset, randomness: Randomness, *, device: str = "cpu") -> None:
         self.data, self.device, self._randomness = data, device, randomness
         self._shape = input_shape(data)
-        self._loss, self._loss_is_built_in = model.loss_function(), model.loss in BUILT_IN_LOSSES
         self._model = model
         module = self._built()
         start = self._values_of(module)
@@ -51,7 +55,8 @@ class BuiltModule(Backend):
         self._shapes = {name: parameter.shape for name, parameter in start.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         self._module = _without_memory(module)
-        self.draws_noise, self._buffers = self._probed(start)
+        self.draws_noise, self._buffers, self._objective = self._probed(start)
+        self.metrics = self._objective.metrics
 
     def _built(self) -> nn.Module:
         return built(self._model, self.data, self._randomness).to(self.device)
@@ -59,6 +64,13 @@ class BuiltModule(Backend):
     @staticmethod
     def _values_of(module: nn.Module) -> Tensors:
         return {name: parameter.detach() for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+    def layout(self) -> list[ParameterPart]:
+        norms = {name for name, part in self._module.named_modules() if isinstance(part, NORMS)}
+        return [
+            ParameterPart(name, size, name.rpartition(".")[0] in norms)
+            for name, size in zip(self._shapes, self._sizes, strict=True)
+        ]
 
     def module_for(self, model: Floats, local: Local) -> nn.Module:
         """Return a new module in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
@@ -72,7 +84,7 @@ class BuiltModule(Backend):
         return module.eval()
 
     def _inputs(self, samples: Sequence[Ints]) -> tuple[torch.Tensor, torch.Tensor]:
-        """x, (devices, samples, *shape), and y, (devices, samples)."""
+        """x, (devices, samples, *shape), and y, (devices, samples, ...)."""
         data, rows = self.data, np.stack(samples)
         x = torch.empty((rows.size, data.features), dtype=getattr(torch, data.precision))
         gather_rows(*inputs_of(data, data.x_train, data.y_train)[:3], rows.ravel(), x.numpy())
@@ -96,34 +108,25 @@ class BuiltModule(Backend):
     def _name(self) -> str:
         return type(self._module).__name__
 
-    def _probed(self, start: Tensors) -> tuple[bool, Tensors]:
-        """Two samples through the module: whether it draws random numbers, and the buffers that training changes."""
+    def _probed(self, start: Tensors) -> tuple[bool, Tensors, Objective]:
+        """Two samples through the module: whether it draws noise, the buffers that training changes, the objective."""
         x, y = self._inputs([np.array([0, len(self.data.y_train) - 1])])
         before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         with drawing(np.random.default_rng(0)), torch.no_grad(), self._quoting():
             scores = functional_call(self._module.eval(), {**start, **_cloned(before)}, x[0])
-            self._check(scores, y)
+            objective = objective_of(self._model, self.data, scores, y[0])
             state, after = torch.get_rng_state(), _cloned(before)
             functional_call(self._module.train(), {**start, **after}, x[0])
             draws = not torch.equal(state, torch.get_rng_state())
         owners = {name.rpartition(".")[0] for name in before if not torch.equal(before[name], after[name])}
-        return draws, {name: buffer for name, buffer in before.items() if name.rpartition(".")[0] in owners}
-
-    def _check(self, scores: Any, y: torch.Tensor) -> None:
-        shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-        if not isinstance(scores, torch.Tensor) or scores.ndim != 2 or len(scores) != 2:
-            raise InputError("module", f"outputs {shape} for 2 samples", "scores (samples, classes)")
-        if scores.shape[1] < self.data.classes:
-            raise InputError("module", f"{scores.shape[1]} outputs", f"{self.data.classes}, one per class of the data")
-        loss = self._loss(scores, y[0])
-        if not isinstance(loss, torch.Tensor) or loss.ndim:
-            raise InputError("loss", f"a function that returns a {type(loss).__name__}", "the batch's mean, one number")
+        buffers = {name: buffer for name, buffer in before.items() if name.rpartition(".")[0] in owners}
+        return draws, buffers, objective
 
 
 def built(model: ModuleModel, data: Dataset, randomness: Randomness) -> nn.Module:
     """The module of a model, in the precision of the data."""
     with drawing(randomness.stream(Purpose.NOISE)):  # constants that a module draws: alike in every session
-        return model.build(data).to(getattr(torch, data.precision))
+        return model.network(data).to(getattr(torch, data.precision))
 
 
 def functional_call(module: nn.Module, tensors: Tensors, x: torch.Tensor) -> Any:
@@ -196,12 +199,12 @@ class ModuleBackend(BuiltModule):
 
     @abstractmethod
     def _scores(self, network: nn.Module, parameters: Tensors, buffers: Tensors, x: torch.Tensor) -> torch.Tensor:
-        """Scores (devices, samples, classes) for x, (devices, samples, *shape), or (samples, *shape) for all alike.
+        """Scores (devices, samples, ...) for x, (devices, samples, *shape), or (samples, *shape) for all alike.
 
         `buffers`, (devices, *shape) each, are replaced by what they are after it.
         """
 
-    def initial_local(self, devices: int) -> Local:
+    def initial_local(self, devices: int, first: int = 0) -> Local:
         return {name: np.repeat(buffer.cpu().numpy()[None], devices, axis=0) for name, buffer in self._buffers.items()}
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
@@ -216,7 +219,7 @@ class ModuleBackend(BuiltModule):
             with self._quoting():
                 with drawing(noise) if noise else nullcontext():
                     scores = self._scores(self._network(training=True), leaves, buffers, x)
-                of_part = self._losses(scores, y)
+                of_part = self._objective.losses(scores, y, lambda row: batch.place(part.start + row))
                 gradients = torch.autograd.grad(
                     of_part.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
                 )
@@ -242,14 +245,20 @@ class ModuleBackend(BuiltModule):
                 buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
                 with self._quoting():
                     scores = self._scores(self._network(training=False), leaves, buffers, x)
-                    y = self._copied(self.data.y_test[several]).expand(scores.shape[:2])
-                    losses = self._sample_losses(scores, y)
-                is_bad[part] |= ~torch.isfinite(scores.amax(-1)).all(dim=-1).cpu().numpy()  # it is NaN if any is
-                values["accuracy"][part, several] = (scores.argmax(-1) == y).cpu().numpy()
-                values["loss"][part, several] = losses.cpu().numpy()
+                    y = self._copied(self.data.y_test[several])
+                    found = self._objective.values(scores, y.expand(len(scores), *y.shape))
+                largest = self._objective.largest(scores).flatten(1)
+                is_bad[part] |= ~torch.isfinite(largest).all(dim=1).cpu().numpy()
+                for name, of_part in found.items():
+                    values[name][part, several] = of_part.cpu().numpy()
 
         self._workers().each(test, self._parts(np.empty((len(models), 1), np.int64)))
         return values, is_bad
+
+    @property
+    def processor_seconds(self) -> float:
+        """The processor time that calls from this thread have taken."""
+        return self._workers().seconds
 
     def _workers(self) -> Workers:
         """The worker threads of the calling thread: runs that share a backend do not wait for one another."""
@@ -276,21 +285,6 @@ class ModuleBackend(BuiltModule):
         views = zip(self._shapes, self._views(models), strict=True)
         return {name: view.to(self.device, copy=True, memory_format=torch.contiguous_format) for name, view in views}
 
-    def _losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Each device's mean loss."""
-        if self._loss_is_built_in:
-            return self._sample_losses(scores, y).mean(dim=1)
-        return torch.stack([self._loss(of_device, labels) for of_device, labels in zip(scores, y, strict=True)])
-
-    def _sample_losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Each device's loss on each sample; of a loss of the user's own, that of a batch of one."""
-        loss: Any = self._loss
-        if self._loss_is_built_in:
-            each: torch.Tensor = loss(scores.flatten(0, 1), y.flatten(), reduction="none")
-            return each.view(y.shape)
-        return torch.stack([torch.stack([loss(*one) for one in zip(of.split(1), labels.split(1), strict=True)])
-                            for of, labels in zip(scores, y, strict=True)])  # fmt: skip
-
 
 def shared_copy(module: nn.Module) -> nn.Module:
     """Return a copy with the same tensors, for another thread or another mode."""
@@ -306,6 +300,8 @@ class Workers:
     """`threads` threads with one core each; they end with this object."""
 
     def __init__(self, threads: int) -> None:
+        self.seconds = 0.0
+        """The processor time of all tasks."""
         set_before: list[int] = []
 
         def take_one_core() -> None:
@@ -322,8 +318,14 @@ class Workers:
 
     def each(self, task: Callable[[Item], Any], items: Iterable[Item]) -> None:
         """Run `task` for every item. Raises the first error."""
-        for done in [self._pool.submit(task, item) for item in items]:
-            done.result()
+
+        def timed(item: Item) -> float:
+            started = time.thread_time()
+            task(item)
+            return time.thread_time() - started
+
+        for done in [self._pool.submit(timed, item) for item in items]:
+            self.seconds += done.result()
 
 
 # One device after the other
@@ -335,6 +337,8 @@ FEW_POSITIONS = 16
 
 class LoopBackend(ModuleBackend):
     """A device's answers depend on nothing but its own model, samples and iteration, to the last bit (on the CPU)."""
+
+    name = "loop"
 
     def _chosen(self, modes: Modes) -> Modes:
         for module in modes.values():

@@ -351,6 +351,8 @@ class StackedBackend(ModuleBackend):
     a module that draws noise needs all devices in one iteration.
     """
 
+    name = "stacked"
+
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         if not batch.is_lockstep:
             self.check_devices_may_part()
@@ -423,7 +425,7 @@ class StackedBackend(ModuleBackend):
         inputs = x if alone.training else x[0]
         scores = self._scores(at_once, pairs, buffers, inputs)
         if alone.training:
-            torch.autograd.backward(self._losses(scores, y).sum())
+            torch.autograd.backward(self._objective.losses(scores, y, lambda row: (row, 0)).sum())
         if self.draws_noise and alone.training:
             return True
         for device in range(2):

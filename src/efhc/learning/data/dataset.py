@@ -7,7 +7,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +47,25 @@ class Moments(TypedDict):
     std: Annotated[float, Field(gt=0)]
 
 
+LabelKind = Literal["class", "number"]
+
 Standardize = bool | Literal["features", "minmax"] | Moments
 """How inputs are scaled; see `DataPolicy.standardize`."""
+
+
+class Column(NamedTuple):
+    """What became of one column of a table."""
+
+    name: str
+    levels: tuple[str, ...]
+    """The categories of a column of categories, each a feature of 0 and 1. Empty for a column of numbers."""
+    missing: int
+    """Number of missing values of training samples."""
+    missing_in_test: int
+    filled_with: str
+    """What stands for missing values; empty if nothing does."""
+    unseen: int
+    """Number of test samples with a category that no training sample has."""
 
 
 class DataPolicy(Policy, ABC):
@@ -64,16 +82,17 @@ class DataPolicy(Policy, ABC):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples as rows of features, with labels 0 .. classes-1. `efhc.simulate` accepts one as its `data`.
+    """Samples as rows of features, with labels 0 .. classes-1, or with numbers. `efhc.simulate` accepts one as `data`.
 
-    Lists become arrays. After `prepared`, samples are flat rows. Images of bytes stay bytes; `inputs` scales the rows
-    it is given.
+    A sample has one label, or an array of them: y has further axes (a class per position, 0 or 1 for each of several
+    labels, a vector to predict). Lists become arrays. After `prepared`, samples are flat rows. Images of bytes stay
+    bytes; `inputs` scales the rows it is given.
     """
 
     x_train: Numbers
-    y_train: Ints
+    y_train: Numbers
     x_test: Numbers
-    y_test: Ints
+    y_test: Numbers
     name: str = "your arrays"
     shape: tuple[int, ...] = ()
     """The shape of one sample before it was flattened."""
@@ -89,6 +108,14 @@ class Dataset:
     """The columns of a table that the features were read from. Default: none."""
     unused: tuple[str, ...] = ()
     """The columns of a table that nothing was read from."""
+    columns: tuple[Column, ...] = ()
+    """What became of each column of a table that is a feature."""
+    dropped: tuple[int, int] = (0, 0)
+    """Numbers of training and of test samples that were left out because a value is missing."""
+    label_kind: LabelKind = "class"
+    """Whether labels are classes, which are whole numbers from 0, or any numbers ("number"), as in regression."""
+    label_counts: Ints | None = None
+    """The number of training labels of each class. Default: they are counted in `y_train`."""
     precision: str = "float32"
     """The floating-point type of the numbers that models see."""
     scale: float = 1.0
@@ -116,8 +143,28 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """The number of classes: labels run from 0 to classes - 1."""
+        """The number of classes: labels run from 0 to classes - 1. It is 0 if labels are numbers."""
+        if self.label_kind == "number":
+            return 0
         return max(len(self.class_names), int(max(self.y_train.max(), self.y_test.max())) + 1)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample is of one class."""
+        return self.label_kind == "class" and self.y_train.ndim == 1
+
+    @property
+    def outputs(self) -> int:
+        """The number of labels of a sample."""
+        return math.prod(self.y_train.shape[1:])
+
+    def counts_of_labels(self) -> Ints:
+        """Return the number of training labels of each class."""
+        return (
+            np.bincount(self.y_train.ravel(), minlength=self.classes)
+            if self.label_counts is None
+            else self.label_counts
+        )
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -162,9 +209,12 @@ class Dataset:
         return (
             self.precision == precision
             and all(x.ndim == 2 and x.flags.c_contiguous and x.dtype in kinds for x in (self.x_train, self.x_test))
-            and all(y.dtype == np.int64 for y in (self.y_train, self.y_test))
+            and all(y.dtype == self._label_type(precision) for y in (self.y_train, self.y_test))
             and math.prod(self.shape) == self.features
         )
+
+    def _label_type(self, precision: str) -> str:
+        return "int64" if self.label_kind == "class" else precision
 
     def load(self, precision: str = "float32") -> Dataset:
         """Return the data set itself, checked and flat. Its numbers are used as they are."""
@@ -184,11 +234,13 @@ class Dataset:
         if x_train.shape[1:] != x_test.shape[1:]:
             raise InputError("x_test", f"samples of shape {x_test.shape[1:]}", f"x_train's, {x_train.shape[1:]}")
         y_train, y_test = (
-            self._checked_labels(name, getattr(self, name), len(x))
+            self._checked_labels(name, getattr(self, name), len(x), precision)
             for name, x in (("y_train", x_train), ("y_test", x_test))
         )
+        if y_train.shape[1:] != y_test.shape[1:]:
+            raise InputError("y_test", f"labels of shape {y_test.shape[1:]}", f"y_train's, {y_train.shape[1:]}")
         groups, test_groups = (
-            None if given is None else self._checked_labels(name, given, len(x))
+            None if given is None else self._checked_classes(name, given, (len(x),))
             for name, given, x in zip(GROUPS, (self.groups, self.test_groups), (x_train, x_test), strict=True)
         )
         shape = self.shape or x_train.shape[1:]
@@ -245,16 +297,33 @@ class Dataset:
             raise InputError(name, f"values too large for {precision}", "smaller numbers, or precision = 'float64'")
         return cast
 
+    def _checked_labels(self, name: str, y: Numbers, samples: int, precision: str) -> Numbers:
+        shape = (samples, *y.shape[1:])
+        if y.shape != shape or not y.size:
+            allowed = f"one label per sample, ({samples},), or one array of them, ({samples}, ...)"
+            raise InputError(name, f"shape {y.shape}", allowed)
+        if self.label_kind == "class":
+            return self._checked_classes(name, y, shape)
+        if y.dtype.kind not in "fiub":
+            raise InputError(name, f"values of type {y.dtype}", "numbers")
+        with np.errstate(over="ignore"):
+            numbers: Floats = np.ascontiguousarray(y, precision)
+        if (wrong := np.argwhere(~np.isfinite(numbers))).size:
+            raise InputError(name, f"{y[tuple(wrong[0])]} for sample {wrong[0][0]}", f"finite numbers in {precision}")
+        return numbers
+
     @staticmethod
-    def _checked_labels(name: str, y: Ints, samples: int) -> Ints:
-        if y.shape != (samples,):
-            raise InputError(name, f"shape {y.shape}", f"one number per sample, ({samples},)")
+    def _checked_classes(name: str, y: Numbers, shape: tuple[int, ...]) -> Ints:
+        if y.shape != shape:
+            raise InputError(name, f"shape {y.shape}", f"one number per sample, {shape}")
         if y.dtype.kind not in "fiu":
             raise InputError(name, f"values of type {y.dtype}", "whole numbers from 0")
         wrong = ~((y >= 0) & (y < MOST_CLASSES) & (y == np.floor(y)))
         if wrong.any():
+            first = tuple(np.argwhere(wrong)[0])
+            numbers = "" if name in GROUPS else ", or label_kind = 'number'"
             raise InputError(
-                name, f"{y[wrong][0]} for sample {np.argmax(wrong)}", f"whole numbers from 0, below {MOST_CLASSES}"
+                name, f"{y[first]} for sample {first[0]}", f"whole numbers from 0, below {MOST_CLASSES}{numbers}"
             )
         return y.astype(np.int64)
 
@@ -322,7 +391,7 @@ def npz_content(data: Dataset) -> bytes | None:
 
     Returns None if classes that only their name tells of would be lost.
     """
-    if len(data.class_names) > max(data.y_train.max(), data.y_test.max()) + 1:
+    if data.label_kind == "class" and len(data.class_names) > max(data.y_train.max(), data.y_test.max()) + 1:
         return None
     arrays = {name: getattr(data, name) for name in ARRAYS}
     arrays |= {name: array for name in GROUPS if (array := getattr(data, name)) is not None}
@@ -336,7 +405,7 @@ def npz_content(data: Dataset) -> bytes | None:
 
 
 class NpzFile(DataPolicy):
-    """Your arrays x_train, y_train, x_test, y_test: one sample (of any shape) per row, labels from 0.
+    """Your arrays x_train, y_train, x_test, y_test: one sample (of any shape) per row, labels from 0 or numbers.
 
     An optional array `groups` (or `writers`) holds the group of each training sample, from 0, and `test_groups` that of
     each test sample.
@@ -345,8 +414,15 @@ class NpzFile(DataPolicy):
     kind: Literal["npz"] = "npz"
     path: InputFile
     """The .npz file."""
+    label_kind: LabelKind = "class"
+    """Whether labels are classes, which are whole numbers from 0, or any numbers ("number"), as in regression."""
     standardize: Standardize = False
     """As for all data sets. Default: no scaling."""
+
+    @classmethod
+    def of(cls, data: Any, path: Path) -> NpzFile:
+        """Return the file of a data set that was made in Python, whose `npz_content` is at `path`."""
+        return cls(path=path, label_kind=data.label_kind)
 
     def load(self, precision: str = "float32") -> Dataset:
         allowed = f"a complete .npz file with {', '.join(ARRAYS)}, made by numpy.savez"
@@ -357,5 +433,5 @@ class NpzFile(DataPolicy):
         x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
         groups, checksum = file.get("groups", file.get("writers")), {self.path.name: sha256(content)}
         data = Dataset(x_train, y_train, x_test, y_test, self.path.stem, sha256=checksum, groups=groups)
-        data = replace(data, test_groups=file.get("test_groups"))
+        data = replace(data, test_groups=file.get("test_groups"), label_kind=self.label_kind)
         return data.prepared(self.standardize, precision)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -14,7 +14,7 @@ from efhc.base.extras import importing
 from efhc.base.inputs import InputFile, is_folder, sha256
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.data.images import pixels_of
-from efhc.learning.data.tables import LabelledColumns, Table
+from efhc.learning.data.tables import Categories, LabelledColumns, Sorting, Table
 
 if TYPE_CHECKING:
     import datasets
@@ -115,25 +115,26 @@ class HubTable(Table):
 
     split: datasets.Dataset
 
-    def feature_names(self, others: Collection[str]) -> list[str]:
+    def feature_names(self, others: Collection[str], categories: Categories) -> list[str]:
         kinds = {name: kind for name, kind in self.split.features.items() if name not in others}
         images = [name for name, kind in kinds.items() if _is_image(kind)]
         arrays = [name for name, kind in kinds.items() if not _is_plain(kind) and name not in images]
-        found = images or super().feature_names(others) or arrays
+        found = images or super().feature_names(others, categories) or arrays
         if len(found) > 1 and found[0] not in self.columns.columns:
             given = f"several columns of images or arrays in {self.origin}: {', '.join(found)}"
             raise InputError("features", given, "the name of one of them")
         return found
 
-    def features(self, names: Sequence[str]) -> Numbers:
+    def is_stacked(self, names: Sequence[str]) -> bool:
         beyond = [name for name in names if name not in self.columns.columns]
-        if not beyond:
-            return super().features(names)
-        if len(names) > 1:
+        if beyond and len(names) > 1:
             raise InputError("features", f"{beyond[0]!r}, a column of images or arrays, among others", "it alone")
-        return self._images(*beyond) if _is_image(self.split.features[beyond[0]]) else self._arrays(*beyond)
+        return bool(beyond)
 
-    def names(self, column: str, setting: str) -> tuple[np.ndarray, Callable[[str], Any]]:
+    def stacked(self, name: str) -> Numbers:
+        return self._images(name) if _is_image(self.split.features[name]) else self._arrays(name)
+
+    def names(self, column: str, setting: str) -> tuple[np.ndarray, Sorting]:
         kind = self.split.features[column]
         if column not in self.columns.columns:
             raise InputError(setting, f"{column!r}, a column of {kind}", "a column of names or of whole numbers")
@@ -144,7 +145,7 @@ class HubTable(Table):
             raise InputError(
                 self.field, f"a missing {setting} {self.place(missing[0], column)}", f"a {setting} in every row"
             )
-        return np.array(names, dtype=object)[numbers], names.index
+        return np.array(names, dtype=object)[numbers], lambda found: sorted(found, key=names.index)
 
     def _images(self, column: str) -> Numbers:
         """Return the pixels: (samples, height, width) of grey images, (samples, 3, height, width) of RGB ones."""

@@ -18,16 +18,37 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from efhc.base.arrays import Ints
+from efhc.base.arrays import Flags, Ints
 from efhc.base.errors import InputError, Unusable, did_you_mean
 from efhc.base.inputs import InputContent, InputFile, read_input, refuse_beyond_memory
 from efhc.core.randomness import Purpose
-from efhc.learning.data.dataset import LARGEST, DataPolicy, Dataset, Numbers, Standardize, share_of_each_label
+from efhc.learning.data.columns import (
+    Encoded,
+    Missing,
+    encode,
+    levels_of,
+    naturally_sorted,
+    rows_without_missing,
+    without_missing,
+)
+from efhc.learning.data.dataset import (
+    LARGEST,
+    DataPolicy,
+    Dataset,
+    LabelKind,
+    Numbers,
+    Standardize,
+    share_of_each_label,
+)
 
 if TYPE_CHECKING:
     import polars as pl
 
 
+Categories = Literal["refuse", "one-hot"] | Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+"""Which columns are categories; see `LabelledColumns.categories`."""
+Sorting = Callable[[Collection[str]], list[str]]
+WHOLE_TEXT = r"^[-+]?[0-9]+(\.0*)?$"
 TEST_SHARE = 0.2
 MOST_EXACT = 2.0**53
 """Up to here every whole number is a floating-point number."""
@@ -54,10 +75,16 @@ class Table:
         return f"row {number}, counted from 0"
 
     def is_feature(self, series: pl.Series) -> bool:
-        """Return whether a column that no setting names is a feature."""
+        """Return whether a column that no setting names is one of numbers."""
         import polars as pl
 
         return series.dtype.is_numeric() or series.dtype == pl.Boolean
+
+    def is_text(self, series: pl.Series) -> bool:
+        """Return whether a column is one of texts."""
+        import polars as pl
+
+        return series.dtype in (pl.String, pl.Categorical, pl.Enum) and not self.is_feature(series)
 
     def place(self, row: int, column: str) -> str:
         """Return where a value is, in words."""
@@ -72,42 +99,75 @@ class Table:
             given = f"{column!r}, which is no column of {self.origin}{did_you_mean(column, self.header)}"
             raise InputError(setting, given, f"one of {_listed(self.header)}")
 
-    def feature_names(self, others: Collection[str]) -> list[str]:
-        """Return the names of all columns of numbers, without `others`."""
-        return [series.name for series in self.columns if series.name not in others and self.is_feature(series)]
+    def feature_names(self, others: Collection[str], categories: Categories) -> list[str]:
+        """Return the names of all columns of numbers and of categories, without `others`."""
+        return [
+            one.name
+            for one in self.columns
+            if one.name not in others
+            and (one.name in categories or self.is_feature(one) or (categories == "one-hot" and self.is_text(one)))
+        ]
 
-    def features(self, names: Sequence[str]) -> Numbers:
-        """Return the values of these columns, a row per sample. What is no finite number is refused."""
-        import polars as pl
+    def is_stacked(self, names: Sequence[str]) -> bool:
+        """Return whether the features are not columns of numbers and texts, but one of images or arrays."""
+        return False
 
-        x: Numbers = pl.DataFrame([as_numbers(self.columns[name]) for name in names]).to_numpy()
-        if not (x.min() >= -LARGEST and x.max() <= LARGEST):  # also where a value is NaN
-            row, column = map(int, np.argwhere(~(np.abs(x) <= LARGEST))[0])
-            value = self.columns[names[column]][row]
-            allowed = f"a number in every row of a feature, none beyond {LARGEST:g}"
-            if np.isfinite(x[row, column]):
-                given = f"{short(value)}, which is too large to compute with,"
-            elif value is None or not str(value).strip():
-                given = "a missing value"
+    def stacked(self, name: str) -> Numbers:
+        """Return the images or arrays of a column."""
+        raise NotImplementedError
+
+    def features(self, names: Sequence[str], categories: Categories, missing: Missing) -> list[pl.Series]:
+        """Return columns: numbers as float64, categories as texts, with null wherever a value is missing.
+
+        What is no finite number is refused, and so is a missing value if `missing` says so.
+        """
+        found = []
+        for name in names:
+            series = self.columns[name]
+            if name in categories or (categories == "one-hot" and self.is_text(series)):
+                found.append(levels_of(series))
             else:
-                given = f"{short(value)}, which is no finite number,"
-            raise InputError(self.field, f"{given} {self.place(row, names[column])}", allowed)
-        return x
+                found.append(as_numbers(series))
+                self._check_numbers(found[-1])
+            if missing == "refuse" and found[-1].null_count():
+                row = int(found[-1].is_null().arg_true()[0])
+                allowed = 'a value in every row of a feature; or missing = "mean", "median", "most-frequent" or "drop"'
+                raise InputError(self.field, f"a missing value {self.place(row, name)}", allowed)
+        return found
 
-    def names(self, column: str, setting: str) -> tuple[np.ndarray, Callable[[str], Any]]:
-        """Return the values of a column as texts, and what to sort them by. No value may be missing."""
+    def _check_numbers(self, numbers: pl.Series) -> None:
+        """Raise `InputError` if a value of the column of this name is neither missing nor a number that is usable."""
+        series, is_bounded = self.columns[numbers.name], _is_bounded(numbers)
+        if is_bounded and numbers.null_count() == series.null_count():
+            return  # fast: a table may have many thousands of columns
+        series = without_missing(series)
+        if is_bounded and numbers.null_count() == series.null_count():
+            return
+        row = int(((numbers.is_null() & series.is_not_null()) | ~(numbers.abs() <= LARGEST)).arg_true()[0])
+        is_finite = numbers[row] is not None and math.isfinite(numbers[row])
+        what = "too large to compute with" if is_finite else "no finite number"
+        given = f"{short(self.columns[numbers.name][row])}, which is {what}, {self.place(row, numbers.name)}"
+        raise InputError(self.field, given, f"a number in every row of a feature, none beyond {LARGEST:g}")
+
+    def names(self, column: str, setting: str) -> tuple[np.ndarray, Sorting]:
+        """Return the values of a column as texts, and what sorts them. No value may be missing.
+
+        Texts stay as they are, so that 01 and 1 are two names. Only if all are whole numbers, some perhaps written as
+        1.0, those end before the point.
+        """
         import polars as pl
 
         series = self.columns[column]
-        allowed = "a column of names or of whole numbers"
+        allowed = "a column of names or of whole numbers" + (", or label_kind = 'number'" if setting == "label" else "")
         named = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date)
         if not series.dtype.is_numeric() and series.dtype not in named:
             raise InputError(setting, f"{column!r}, a column of {series.dtype}", allowed)
         if series.dtype == pl.String:
             series = series.str.strip_chars().replace("", None)
-            series = next(
-                (cast for kind in (pl.Int64, pl.Float64) if (cast := _whole_cast(series, kind)) is not None), series
-            )
+            if series.str.contains(WHOLE_TEXT).all():
+                series = series.str.replace(r"\.0*$", "")
+            elif (cast := _whole_cast(series, pl.Float64)) is not None:
+                series = cast
         if series.dtype.is_float() or series.dtype.is_decimal():
             numbers = series.cast(pl.Float64).fill_null(0.0)
             if (odd := ((numbers != numbers.round()) | (numbers.abs() > MOST_EXACT)).arg_true()).len():
@@ -118,7 +178,7 @@ class Table:
         if (missing := series.is_null().arg_true()).len():
             given = f"a missing {setting} {self.place(int(missing[0]), column)}"
             raise InputError(self.field, given, f"a {setting} in every row")
-        return series.cast(pl.String).to_numpy(), int if series.dtype.is_integer() else str
+        return series.cast(pl.String).to_numpy(), naturally_sorted
 
 
 class LabelledColumns(DataPolicy):
@@ -128,6 +188,14 @@ class LabelledColumns(DataPolicy):
     """The column with the labels: names or whole numbers, sorted into the classes 0, 1, ..."""
     features: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     """The columns with the features. Default: all columns of numbers that no other setting names."""
+    missing: Missing = "refuse"
+    """What becomes of a missing value of a feature (an empty one, NA, NaN, null or ?): an error, the mean or median of
+    the training samples ("most-frequent" for categories), their most frequent value, or the sample is dropped."""
+    categories: Categories = "refuse"
+    """Columns of texts: not used ("refuse"), or each level of the training samples is a feature of 0 and 1 ("one-hot").
+    A list names the columns of categories, which may be numbers."""
+    label_kind: LabelKind = "class"
+    """Whether labels are classes, or numbers to predict ("number"), as in regression."""
     group: str | None = None
     """The column with the group (user, hospital, ...) of a sample, for partition.kind = "groups"."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -148,57 +216,111 @@ class LabelledColumns(DataPolicy):
                 raise Unusable(setting, f"{column!r}, which is {uses[column]} too", "a column of its own")
         if len(set(features)) < len(features):
             raise Unusable("features", list(features), "each column once")
+        for column in self._named_categories:
+            if column in uses and uses[column] != "features":
+                raise Unusable("categories", f"{column!r}, which is {uses[column]} too", "a column of its own")
+            if self.features is not None and column not in features:
+                raise Unusable("categories", f"{column!r}, which is none of the features", "columns of features")
         return self
+
+    @property
+    def _named_categories(self) -> tuple[str, ...]:
+        return () if isinstance(self.categories, str) else self.categories
+
+    def _features_of(self, table: Table) -> Sequence[str]:
+        """Return the columns that are features. Default: those of numbers, and of texts with "one-hot"."""
+        table.require(dict.fromkeys(self._named_categories, "categories"))
+        return self.features or table.feature_names(self._uses, self.categories)
 
     def _samples(self, table: Table, test: Table | None, is_test: NDArray[np.bool_] | None = None) -> Dataset:
         """Return the samples, not scaled yet. `is_test` says which rows of `table` are for the test, without `test`.
 
         Default: `test_share` of every label.
         """
-        columns = self.features or table.feature_names(self._uses)
+        columns = self._features_of(table)
         if not columns:
             raise InputError(
                 "features", f"{table.origin}, which has no column of numbers", "data with one or more of them"
             )
-        labels, order = table.names(self.label, "label")
+        tables = [table] if test is None else [table, test]
+        if self.label_kind == "number":
+            all_labels = [one.features([self.label], (), "refuse")[0].to_numpy() for one in tables]
+        else:
+            all_labels = [one.names(self.label, "label")[0] for one in tables]
+        labels, stacked = all_labels[0], table.is_stacked(columns)
+        read = [[] if stacked else one.features(columns, self.categories, self.missing) for one in tables]
+        whole = [np.ones(len(those), dtype=bool) for those in all_labels]
+        if self.missing == "drop":
+            whole = [rows_without_missing(one, len(those)) for one, those in zip(read, all_labels, strict=True)]
         if test is not None:
             is_test = np.zeros(len(labels), dtype=bool)
         elif is_test is None:
-            is_test = self._chosen(labels)
-        classes = sorted(set(labels[~is_test].tolist()), key=order)
-        if len(classes) < 2:
-            constant = f"{self.label!r} with {classes[0]!r} in every training sample" if classes else None
-            given = constant or "data without a training sample"
-            raise InputError("label", given, "training samples of two classes or more")
-        x, y = table.features(columns), numbers_of(labels, classes)
-        tested, rows, x_test, y_test = table, np.flatnonzero(is_test), x[is_test], y[is_test]
-        if test is not None:
-            labels, _ = test.names(self.label, "label")
-            tested, rows = test, np.arange(len(labels))
-            x_test, y_test = test.features(columns), numbers_of(labels, classes)
-        if (unknown := rows[y_test < 0]).size:
-            given = f"{short(labels[unknown[0]])} {tested.place(int(unknown[0]), self.label)}"
-            raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
-        groups, test_groups = self._groups(table, test, is_test)
-        used = {*self._uses, *columns}
+            is_test = np.zeros(len(labels), dtype=bool)
+            alike = labels if self.label_kind == "class" else np.zeros(len(labels))
+            is_test[whole[0]] = self._chosen(alike[whole[0]])
+        trained, tested = ~is_test & whole[0], is_test & whole[0] if test is None else whole[1]
+        if not trained.any():
+            dropped = " that has no missing value" if self.missing == "drop" else ""
+            raise InputError("label", f"data without a training sample{dropped}", "one or more of them")
+        y_train, y_test, classes = labels[trained], all_labels[-1][tested], list[str]()
+        if self.label_kind == "class":
+            y_train, y_test, classes = self._classes(tables, all_labels, trained, tested)
+        if stacked:
+            x = [one.stacked(columns[0]) for one in tables]
+            made = Encoded(x[0][trained], x[-1][tested], tuple(columns), ())
+        else:
+            samples = [one.filter(trained) for one in read[0]], [one.filter(tested) for one in read[-1]]
+            made = encode(*samples, self.missing)
+        groups, test_groups = self._groups(table, test, trained, tested)
+        before, used = (~is_test, is_test if test is None else np.ones_like(tested)), {*self._uses, *columns}
+        found = made.columns
+        if self.missing == "drop":
+            counts = [
+                [one.filter(rows).null_count() for one in those]
+                for rows, those in zip(before, (read[0], read[-1]), strict=True)
+            ]
+            found = tuple(
+                one._replace(missing=known, missing_in_test=other, filled_with="dropped" if known or other else "")
+                for one, known, other in zip(found, *counts, strict=True)
+            )
         return Dataset(
-            *(x[~is_test], y[~is_test], x_test, y_test),
+            *(made.x_train, y_train, made.x_test, y_test),
             groups=groups,
             test_groups=test_groups,
             class_names=tuple(classes),
-            feature_names=tuple(columns),
+            feature_names=made.names,
             unused=tuple(name for name in table.header if name not in used),
+            columns=found,
+            dropped=(int(before[0].sum() - trained.sum()), int(before[1].sum() - tested.sum())),
+            label_kind=self.label_kind,
         )
 
-    def _groups(self, table: Table, test: Table | None, is_test: NDArray[np.bool_]) -> tuple[Ints | None, Ints | None]:
+    def _classes(
+        self, tables: Sequence[Table], all_labels: Sequence[np.ndarray], trained: Flags, tested: Flags
+    ) -> tuple[Ints, Ints, list[str]]:
+        """Return the classes of the training and of the test samples by number, and their names."""
+        known, others = all_labels[0][trained], all_labels[-1][tested]
+        classes = tables[0].names(self.label, "label")[1](set(known.tolist()))
+        if len(classes) < 2:
+            given = f"{self.label!r} with {classes[0]!r} in every training sample"
+            raise InputError("label", given, "training samples of two classes or more")
+        y_train, y_test = numbers_of(known, classes), numbers_of(others, classes)
+        if (unknown := np.flatnonzero(tested)[y_test < 0]).size:
+            given = f"{short(all_labels[-1][unknown[0]])} {tables[-1].place(int(unknown[0]), self.label)}"
+            raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
+        return y_train, y_test, classes
+
+    def _groups(
+        self, table: Table, test: Table | None, trained: Flags, tested: Flags
+    ) -> tuple[Ints | None, Ints | None]:
         """Return the groups of the training and of the test samples, numbered alike; None where they are not known."""
         if self.group is None:
             return None, None
         names = table.names(self.group, "group")[0]
         known = test is None or self.group in test.columns
-        others = test.names(self.group, "group")[0] if test is not None and known else names[is_test]
-        numbers = np.unique(np.concatenate([names[~is_test], others]), return_inverse=True)[1]
-        groups, test_groups = np.split(numbers, [np.count_nonzero(~is_test)])
+        others = (names if test is None else test.names(self.group, "group")[0])[tested] if known else names[:0]
+        numbers = np.unique(np.concatenate([names[trained], others]), return_inverse=True)[1]
+        groups, test_groups = np.split(numbers, [np.count_nonzero(trained)])
         return groups, test_groups if known else None
 
     def _chosen(self, labels: np.ndarray) -> NDArray[np.bool_]:
@@ -241,8 +363,7 @@ class TableFile(LabelledColumns):
         table, test = self._table(files[0], "path", self._uses, self.features), None
         if self.test_path is not None:
             files.append(read_input(self.test_path, "test_path"))
-            features = self.features or table.feature_names(self._uses)
-            test = self._table(files[1], "test_path", {self.label: "label"}, features)
+            test = self._table(files[1], "test_path", {self.label: "label"}, self._features_of(table))
         data = self._samples(table, test, None if self.split is None else self._said_to_be_test(table, self.split))
         if self.shape and math.prod(self.shape) != data.features:
             allowed = f"numbers whose product is {data.features}, the number of features"
@@ -284,16 +405,28 @@ def as_numbers(series: pl.Series) -> pl.Series:
 
     if series.dtype == pl.String:
         if (plain := _whole_cast(series, pl.Float64)) is not None:  # fast: a table may have many thousands of columns
-            return plain
-        texts = series.str.strip_chars()
+            return _without_nan(plain)
+        texts = without_missing(series)
         numbers = texts.cast(pl.Float64, strict=False)
         if numbers.null_count() == len(texts) > texts.null_count():  # no number at all: perhaps true and false
             lower = texts.str.to_lowercase()
             return (lower == "true").cast(pl.Float64) if lower.is_in(["true", "false"]).all() else numbers
         return numbers
     if series.dtype.is_numeric() or series.dtype == pl.Boolean:
-        return series.cast(pl.Float64)
+        return _without_nan(series.cast(pl.Float64))
     return pl.Series(series.name, [None] * len(series), dtype=pl.Float64)
+
+
+def _is_bounded(numbers: pl.Series) -> bool:
+    """Return whether no number is beyond `LARGEST`."""
+    lowest: Any = numbers.min()
+    highest: Any = numbers.max()
+    return lowest is None or bool(lowest >= -LARGEST and highest <= LARGEST)
+
+
+def _without_nan(numbers: pl.Series) -> pl.Series:
+    """Return numbers with null in place of NaN. The sum, which is quick, says whether there may be any."""
+    return numbers.fill_nan(None) if math.isnan(numbers.sum()) else numbers
 
 
 def _whole_cast(texts: pl.Series, kind: type[pl.DataType]) -> pl.Series | None:
@@ -407,12 +540,16 @@ class CsvTable(Table):
     def is_feature(self, series: pl.Series) -> bool:
         numbers = as_numbers(series)
         if numbers.null_count() == series.null_count():
+            return True  # fast: a table may have many thousands of columns
+        values = without_missing(series)
+        if numbers.null_count() == values.null_count():
             return True
-        is_text = numbers.is_null() & (series.str.strip_chars() != "").fill_null(value=False)
-        if is_text.any() and numbers.null_count() < len(numbers):
+        is_text = numbers.is_null() & values.is_not_null()
+        if is_text.any() and numbers.count():
             row = int(is_text.arg_true()[0])
             given = f"{short(series[row])} among numbers {self.place(row, series.name)}"
-            raise InputError("features", given, "only numbers; or features = [...] without this column")
+            allowed = "only numbers; or features = [...] without this column, or categories = [...] with it"
+            raise InputError("features", given, allowed)
         return not is_text.any()
 
 

@@ -34,16 +34,16 @@ def _from_python(given: Any) -> Any:
 
 
 def _from_code(reference: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Code without a model's methods makes a torch module; `loss` is the model's, other parameters the module's."""
+    """Code without a model's methods makes a torch module; settings of a model are its own, others the module's."""
     try:
         found, _ = load(reference, "kind")
     except InputError:
         return None  # raised again where the part is made
     if not callable(found) or any(hasattr(found, method) for method in METHODS):
         return None
-    loss = {name: value for name, value in parameters.items() if name == "loss"}
-    arguments = {name: value for name, value in parameters.items() if name != "loss"}
-    return {"kind": "module", "module": reference, **loss, **({"arguments": arguments} if arguments else {})}
+    settings = {name: value for name, value in parameters.items() if name in ModuleModel.model_fields}
+    arguments = {name: value for name, value in parameters.items() if name not in settings}
+    return {"kind": "module", "module": reference, **settings, **({"arguments": arguments} if arguments else {})}
 
 
 METHODS = ("loss_and_gradient", "build")

@@ -6,24 +6,41 @@ module, as `torch.nn.utils.parameters_to_vector` returns them. Other parameters 
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import TypedDict
 
 from efhc.base.arrays import Floats
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, Unusable
+from efhc.base.inputs import InputFile
 from efhc.base.own_code import YourOwn, imported, in_one_line
 from efhc.base.policy import Policy
 from efhc.learning.data.dataset import Dataset
+from efhc.learning.measures import Better
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-BUILT_IN_LOSSES = ("cross-entropy", "multi-margin")
+NOT_FOR_METRICS = frozenset({
+    "accuracy", "loss", "mean_absolute_error", "strategy", "seed", "iteration", "transmission_time",
+    "transmission_time_total", "fired", "links_used", "train_loss", "consensus_error", "bits", "evaluation", "seconds",
+    "steps", "broadcasts", "exchanges", "bytes", "devices", "imbalance", "bits_total", "broadcasts_total",
+})  # fmt: skip
+"""Names that metrics of the user's own cannot have, because tables have columns of these names."""
+NOT_IN_METRICS = re.compile(r"^(own|mean_model)_|_(min|max|std|p10|p90)$")
+"""What names of measures have beside those of metrics."""
+
+
+class Metric(TypedDict):
+    """A metric of one's own."""
+
+    function: YourOwn
+    better: Better
 
 
 def input_shape(data: Dataset) -> tuple[int, ...]:
@@ -32,14 +49,48 @@ def input_shape(data: Dataset) -> tuple[int, ...]:
 
 
 class ModuleModel(Policy):
-    """A network that maps a batch, (samples, *shape), to scores, (samples, classes); the largest is the prediction."""
+    """A network that maps a batch, (samples, *shape), to scores, such as (samples, classes)."""
 
-    loss: Literal["cross-entropy", "multi-margin"] | YourOwn = "cross-entropy"
-    """"cross-entropy", "multi-margin" (as the SVM), or your own function (scores, labels) -> mean loss."""
+    loss: Literal["cross-entropy", "multi-margin", "mean-squared-error", "binary-cross-entropy"] | YourOwn = (
+        "cross-entropy"
+    )
+    """"cross-entropy" (of a class per sample or per position), "multi-margin" (as the SVM), "mean-squared-error" (of
+    numbers), "binary-cross-entropy" (of several labels per sample), or your own function (scores, labels) -> mean loss
+    of a batch."""
+    metrics: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Metric] | None = None
+    """Your own metrics by name, {NAME = {function = "file.py:function", better = "higher"}}: functions (scores, labels)
+    -> one value per sample. Default: only those of the loss."""
+    class_weights: (
+        Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)] | Literal["balanced"] | None
+    ) = None
+    """Weight of each class in the cross-entropy that devices train by, or "balanced": N / (classes N_c), with N_c of
+    all N training labels. Test losses have no weights. Default: none."""
+
+    weights: InputFile | None = None
+    """A file of tensors by the names of the module's parameters and buffers, for all devices: .safetensors, .npz, or
+    what torch.save wrote of a state_dict (.pt, .pth). What it lacks is drawn. Default: everything is drawn."""
+
+    @model_validator(mode="after")
+    def _settings_go_with_the_loss(self) -> Self:
+        if self.class_weights is not None and self.loss != "cross-entropy":
+            raise Unusable("class_weights", f"class weights with loss = {_name(self.loss)!r}", "loss = 'cross-entropy'")
+        for name in self.metrics or {}:
+            if name in NOT_FOR_METRICS or NOT_IN_METRICS.search(name):
+                raise Unusable("metrics", name, "a name that is no column of the tables, as accuracy or own_x is")
+        return self
 
     @abstractmethod
     def build(self, data: Dataset) -> nn.Module:
         """Return the network for this data, with parameters that torch draws."""
+
+    def network(self, data: Dataset) -> nn.Module:
+        """Return the network for this data, with the weights of the file, if there is one."""
+        module = self.build(data)
+        if self.weights is not None:
+            from efhc.learning.models.weights import load_weights
+
+            load_weights(module, self.weights)
+        return module
 
     def parameters(self, data: Dataset) -> int:
         """Return n, the number of trainable parameters."""
@@ -49,18 +100,28 @@ class ModuleModel(Policy):
     def initial(self, data: Dataset, stream: np.random.Generator) -> Floats:
         """Return an initial model (n,), as the layers initialise themselves, drawn from `stream` alone."""
         with _drawing(stream):
-            parameters = trainable(self.build(data))
+            parameters = trainable(self.network(data))
         return np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters])
 
-    def loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the function that computes the mean loss of a batch."""
-        from efhc.learning.pytorch import nn
+    def outputs(self, data: Dataset) -> int:
+        """Return the number of scores of a sample: one per class, or per number or label to predict."""
+        several = data.label_kind == "number" or self.loss == "binary-cross-entropy"
+        return data.outputs if several else data.classes
 
-        if self.loss == "cross-entropy":
-            return nn.functional.cross_entropy
-        if self.loss == "multi-margin":
-            return nn.functional.multi_margin_loss
-        return imported(self.loss, "loss")
+    def weights_of(self, data: Dataset) -> Floats | None:
+        """Return the weight of each class, (classes,), if there are any. Raises `InputError` if they do not fit."""
+        if self.class_weights is None:
+            return None
+        if self.class_weights != "balanced":
+            if len(self.class_weights) != data.classes:
+                given = f"{len(self.class_weights)} weights"
+                raise InputError("class_weights", given, f"{data.classes}, one per class of the data")
+            return np.array(self.class_weights)
+        counts = data.counts_of_labels()
+        if not len(counts) or not counts.all():
+            given = f"'balanced', with no training sample of class {np.argmin(counts) if len(counts) else 0}"
+            raise InputError("class_weights", given, "a list of weights, one per class")
+        return np.asarray(counts.sum() / (len(counts) * counts))
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
@@ -96,7 +157,7 @@ class LeNet5(ModuleModel):
             nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
             nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten(),
             nn.Linear(120, 84), nn.ReLU(),
-            nn.Linear(84, data.classes),
+            nn.Linear(84, self.outputs(data)),
         )  # fmt: skip
 
 
@@ -116,7 +177,7 @@ class ResNet18(ModuleModel):
         from efhc.learning.pytorch import ResNet
 
         channels, _ = _square_image(data, self.kind, (32,))
-        return ResNet(channels, data.classes, self.norm, self.groups)
+        return ResNet(channels, self.outputs(data), self.norm, self.groups)
 
 
 class MLP(ModuleModel):
@@ -145,7 +206,7 @@ class MLP(ModuleModel):
         return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self._widths(data)))
 
     def _widths(self, data: Dataset) -> list[int]:
-        return [data.features, *self.hidden, data.classes]
+        return [data.features, *self.hidden, self.outputs(data)]
 
 
 class Module(ModuleModel):

@@ -206,8 +206,9 @@ SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.1, 1, 256)))
 
 
 def label_counts(data: Dataset, parts: Sequence[Ints]) -> Ints:
-    """Return the number of training samples by device (row) and label (column)."""
-    return np.stack([np.bincount(data.y_train[part], minlength=data.classes) for part in parts])
+    """Return the number of training samples by device (row) and label (column; one if labels are no classes)."""
+    labels, classes = (data.y_train, data.classes) if data.has_classes else (np.zeros(len(data.y_train), np.int64), 1)
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
 def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") -> Picture:

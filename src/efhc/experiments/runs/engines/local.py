@@ -59,6 +59,8 @@ class LocalEngine:
             scenario = run.scenarios.of(run, threads, store.warn)
             with store.keeper(run) as keeper:
                 if keeper is not None:
+                    if keeper.backend not in (None, scenario.learner.backend.name):
+                        scenario = run.scenarios.of(run, threads, store.warn, keeper.backend)
                     own = [observers(*run.pair, scenario)] if observers else []
                     options = RunOptions(
                         threads, own, lambda share: report(run, min(share, 0.999999)), stop, self.checkpoint_seconds
@@ -135,6 +137,7 @@ def make_run(
     another process completes meanwhile is not made to its end.
     """
     run, stream = keeper.run, keeper.stream
+    keeper.use(scenario.learner.backend.name)
     if driver_of(run.experiment) == EVENT_DRIVEN.driver:
         from efhc.experiments.runs.event_driven_run import make_event_driven as make
     else:
