@@ -138,6 +138,8 @@ def test_of_periodic_strategies_the_phase_of_the_evaluation_is_said():
     assert "every 8 iterations" in phases(metrics, at_end)["local"]
     assert "3 iterations after" in phases(metrics, at_end)["local"]  # 16 + 3
     assert phases(used(1), at_end) == {}
+    both = metrics.filter(pl.col("iteration").is_in([9, 19]))
+    assert "1 to 3 iterations after" in phases(metrics, both, at_end=False)["local"]  # 8 + 1
     together = metrics.with_columns(evaluation=pl.when(pl.col("iteration") >= 12).then(12))
     assert "mean over 8 iterations" in phases(together, at_end)["local"]
 

@@ -46,7 +46,9 @@ class SettingRuns:
     strategies: Sequence[str]
     """In the order of the rows."""
     phases: Mapping[str, str] = field(default_factory=dict)
-    """Of strategies that communicate periodically: at which phase of their period they are evaluated."""
+    """Of strategies that communicate periodically: at which phase of their period they are evaluated at the end."""
+    phases_before: Mapping[str, str] = field(default_factory=dict)
+    """The same of all evaluations, which values at budgets come from."""
     target: tuple[str, float] | None = None
     """The measure, and the value of it, up to which event-driven runs count seconds and bytes."""
 
@@ -400,9 +402,10 @@ def _notes(settings: Sequence[SettingRuns], columns: Sequence[Column], of: str) 
     yield from _mark_notes(cells, counts[-1])
     for setting in settings:
         where = f" in {setting.title}" if len(settings) > 1 else ""
-        phases = [f"{name} {words}" for name, words in setting.phases.items() if _after(columns, None)]
-        if phases:
-            yield f"Phase{where}: {'; '.join(phases)}."
+        for said, is_shown in ((setting.phases, _after(columns, None)), (setting.phases_before, budgets)):
+            if said and is_shown:
+                when = "" if said is setting.phases else " of evaluations before and after budgets"
+                yield f"Phase{when}{where}: {'; '.join(f'{name} {words}' for name, words in said.items())}."
         if setting.lost:
             alike: dict[tuple[int, str], list[str]] = {}
             for (name, seed), why in setting.lost.items():
@@ -460,11 +463,11 @@ def _each(words: Iterable[str]) -> str:
 # Phases
 
 
-def phases(metrics: pl.DataFrame, evaluations: pl.DataFrame) -> dict[str, str]:
+def phases(metrics: pl.DataFrame, evaluations: pl.DataFrame, *, at_end: bool = True) -> dict[str, str]:
     """Return, of each strategy whose links are used every P > 1 iterations, how many iterations ago that was last.
 
-    `metrics` has a row per iteration, `evaluations` the evaluated rows; the last of each run counts. An evaluation of
-    several rows, which the column `evaluation` joins, is a mean over a period.
+    `metrics` has a row per iteration, `evaluations` the evaluated rows; with `at_end`, the last of each run counts. An
+    evaluation of several rows, which the column `evaluation` joins, is a mean over a period.
     """
     found: dict[str, str] = {}
     for (strategy,), rows in metrics.group_by("strategy", maintain_order=True):
@@ -474,13 +477,12 @@ def phases(metrics: pl.DataFrame, evaluations: pl.DataFrame) -> dict[str, str]:
         for (seed,), run in rows.group_by("seed"):
             used = run.filter(pl.col("links_used") > 0)["iteration"].to_numpy()
             gaps = np.unique(np.diff(used))
-            ends = evaluations.filter(strategy=strategy, seed=seed)["iteration"].tail(1)
+            ends = evaluations.filter(strategy=strategy, seed=seed)["iteration"].to_list()[-1 if at_end else 0 :]
             if len(gaps) != 1 or gaps[0] < 2 or not len(ends):
                 break
-            at = int(ends[0])
             periods.add(int(gaps[0]))
-            said.add(at - int(used[used <= at].max(initial=-1)))
-            if "evaluation" in run.columns:
+            said |= {at - int(used[used <= at].max(initial=-1)) for at in ends}
+            if at_end and "evaluation" in run.columns:
                 last = run.drop_nulls("evaluation").filter(pl.col("evaluation") == pl.col("evaluation").max())
                 rows_per_evaluation = max(rows_per_evaluation, len(last))
         else:

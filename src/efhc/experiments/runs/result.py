@@ -364,6 +364,7 @@ class Result:
             self._tested_on,
             list(dict.fromkeys(name for name, _ in self.states)),
             {} if is_timed else phases(whole, curves),
+            {} if is_timed else phases(whole, curves, at_end=False),
             None if self.target is None else (self._chosen().name, self.target),
         )
 
