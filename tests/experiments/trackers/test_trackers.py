@@ -193,7 +193,7 @@ def one_run(log: Any, **fields: Any) -> Run:
 def begun(followers: Sequence[Callable[[Run], Follower]], run: Run, k: int = 0) -> Follower:
     (factory,) = followers
     follower = factory(run)
-    follower.begin(Begin.described(run, k, 650, [1.0] * 5, []))
+    follower.begin(Begin.described(run, k, (650, 0), [1.0] * 5, []))
     return follower
 
 
