@@ -17,6 +17,7 @@ from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.events import Evaluated
 from efhc.experiments.runs.progress import Overview
 from efhc.experiments.runs.run import Runs
+from efhc.learning.measures import CLASSIFICATION, measures_of
 
 
 class Clock:
@@ -46,6 +47,27 @@ def test_a_line_tells_of_every_run_that_is_being_made() -> None:
     for number in range(2, 8):
         tell("GT", number, 10)
     assert overview.line().endswith("4 more")
+
+
+def test_the_measure_of_the_experiment_is_shown_and_another_objective_has_its_own() -> None:
+    experiment = efhc.Experiment(iterations=100, seeds=(0,), measure="own_accuracy", strategies={"A": "never"})
+    (run,) = Runs().of(experiment)
+    nothing = dict.fromkeys(measures_of(CLASSIFICATION))
+    regression = dict.fromkeys(measures_of({"mean_squared_error": "lower"}), 12345.6)
+    for row, words in (
+        ({"accuracy": 0.5, "accuracy_p10": 0.4, "own_accuracy": 0.75}, "accuracy on own data 0.750"),
+        ({"accuracy": 0.5}, "accuracy 0.500"),  # as efhc 0.2 recorded it
+        (nothing | regression, "mean_squared_error 1.235e+04"),
+    ):
+        overview = Overview(1, 100)
+        overview.progress(run, 0.5)
+        overview.follower(run)(Evaluated(0.0, 50, {"iteration": 49, "evaluation": 49, **row}))
+        assert overview.line() == f"A, seed 0: 50 of 100, {words}"
+    follower = overview.follower(run)
+    for iteration, value in ((50, 0.25), (51, 0.5)):  # one evaluation, of two iterations
+        row = nothing | {"own_accuracy": value, "accuracy": value, "accuracy_p10": value}
+        follower(Evaluated(0.0, iteration + 1, {"iteration": iteration, "evaluation": 50, **row}))
+    assert overview.line().endswith("accuracy on own data 0.375")
 
 
 def test_a_run_that_is_evaluated_before_it_is_first_reported_has_an_accuracy() -> None:

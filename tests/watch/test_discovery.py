@@ -37,7 +37,7 @@ def runs_in(folder: Path, store: Path | None = None) -> list[FoundRun]:
 def listed(folder: Path) -> list[tuple[str, int, str, float | None]]:
     watched = Watcher.of(folder, may_be_empty=True)
     (group,) = watched.tree["groups"]
-    return [(run["strategy"], run["seed"], run["state"], run["accuracy"]) for run in group["runs"]]
+    return [(run["strategy"], run["seed"], run["state"], run["latest"].get("accuracy")) for run in group["runs"]]
 
 
 def expected(result: efhc.Result) -> list[tuple[str, int, str, float | None]]:

@@ -66,6 +66,21 @@ LIVES = {
     "bandwidth": (text(BEGIN, bandwidths="[1e999, 1.0]"), ROW),
     "time": (text(BEGIN, at="NaN"), ROW),
     "strangers": (BEGIN, {"kind": "events", "k": 1, "fired": [7], "used": [[0, 10**9]]}),
+    "rows of one evaluation": (
+        BEGIN,
+        *(
+            text(ROW, k=str(k), row=row)
+            for k, row in enumerate(
+                (
+                    '{"evaluation": 0}',
+                    '{"evaluation": 0, "accuracy": null}',
+                    '{"evaluation": 0, "accuracy": 0.5}',
+                    '{"evaluation": 0, "accuracy": 1, "x_p10": 9007199254740993, "x": -1}',
+                    '{"evaluation": 0}',
+                )
+            )
+        ),
+    ),
     "deep row": (BEGIN, text(ROW, row=f'{{"accuracy": {DEEP}}}')),
 }
 
@@ -98,7 +113,7 @@ def test_one_bad_folder_is_its_own_problem(tmp_path, serve):
         answer = client.get("/api/tree")
         assert answer.status_code == 200
         groups = {group["name"]: group for group in checked(answer.text)["groups"]}
-        assert groups["good"]["runs"][0]["accuracy"] == 0.5
+        assert groups["good"]["runs"][0]["latest"] == {"accuracy": 0.5}
         assert groups["meta strategy as a list"]["problem"] == "meta.json is damaged"
         assert groups["number"]["problem"] == "config.toml is damaged"
         assert "20,000 runs" in groups["runs"]["problem"]
@@ -127,7 +142,7 @@ def test_an_error_nobody_thought_of_is_the_problem_of_its_folder(tmp_path, monke
     watched = Watcher.of(tmp_path, may_be_empty=True)
     runs = {group["name"]: group["runs"][0] for group in watched.tree["groups"]}
     assert runs["bad"]["problem"] == "ArithmeticError: nobody thought of this"
-    assert runs["good"]["accuracy"] == 0.5
+    assert runs["good"]["latest"] == {"accuracy": 0.5}
 
 
 def test_json_has_no_infinity_and_no_half_letters():
@@ -190,7 +205,7 @@ def test_pipes_and_huge_files_do_not_hold_the_page_up(tmp_path, made):
         os.mkfifo(table)
     watched = Watcher.of(root, may_be_empty=True)
     groups = {group["name"]: group for group in watched.tree["groups"]}
-    assert groups["good"]["runs"][0]["accuracy"] == 0.5
+    assert groups["good"]["runs"][0]["latest"] == {"accuracy": 0.5}
     assert "not a regular file" in groups["steps"]["runs"][0]["problem"]
     assert groups["huge config.toml"]["problem"] == "config.toml is damaged"
     assert groups["pipe live.jsonl"]["runs"][0]["state"] == "waiting"
@@ -204,4 +219,4 @@ def test_a_program_that_is_no_node_does_not_answer(tmp_path, status):
         watched.wait_for_nodes()
     groups = {group["kind"]: group for group in watched.tree["groups"]}
     assert groups["nodes"]["runs"][0]["problem"] == "1 of 1 nodes do not answer"
-    assert groups["run"]["runs"][0]["accuracy"] == 0.5
+    assert groups["run"]["runs"][0]["latest"] == {"accuracy": 0.5}

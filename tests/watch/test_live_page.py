@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import polars as pl
 import pytest
 from streams import stream
 
 import efhc
+from efhc.learning.measures import evaluated
 from efhc.report.looks import strategy_styles
 from efhc.report.page.document import files, live_html
 from efhc.watch import readers
@@ -141,6 +143,59 @@ def test_one_switch_changes_the_axis_of_both_charts(tab: Tab):
     ef_hc.click()
 
 
+def test_one_choice_changes_the_measure_of_everything(tab: Tab, made: Path):
+    last = evaluated(efhc.Result.load(made / "steps").metrics.filter(strategy="ZT", seed=1)).row(-1, named=True)
+    choose(tab, "ZT", 1)
+    select = tab.page.get_by_label("Measure of the page")
+    chart, run = tab.page.locator(".curves canvas").first, run_of(tab, "ZT seed 1")
+    before = chart.evaluate("(canvas) => canvas.toDataURL()")
+    for name, label in (("own_accuracy_min", "accuracy on own data, smallest of all devices"), ("loss", "loss")):
+        select.select_option(name)
+        tab.wait_for_text(".numbers", label)
+        words = f"{last[name]:.3f}" if "accuracy" in name else f"{last[name]:.4g}"
+        assert words in tab.text(".numbers")
+        assert run.locator(".value").inner_text() == words
+        assert run.get_attribute("title") == label
+        assert chart.get_attribute("aria-label") == f"{label.capitalize()} against iteration"
+        assert words in chart.get_attribute("aria-valuetext")
+        assert name.replace("_", " ") in tab.text(".tables thead")
+        assert f"measure={name}" in tab.page.url
+        assert ("on own data" in tab.text(".stage .drawing-key")) == name.startswith("own")
+    assert before != chart.evaluate("(canvas) => canvas.toDataURL()")
+    other = Tab(tab.page.context.browser, tab.page.url)  # the address keeps it
+    other.wait_for_text(".numbers", "loss")
+    other.page.set_viewport_size({"width": 390, "height": 900})
+    other.page.get_by_label("Measure of the page").select_option("own_accuracy_p10")  # which has a long name
+    other.wait_for_text(".numbers", "a tenth of the devices")
+    assert other.page.evaluate("document.documentElement.scrollWidth") == 390
+    other.close()
+    select.focus()
+    tab.page.keyboard.press("Home")
+    tab.wait_for_text(".numbers", f"accuracy\n{last['accuracy']:.3f}")
+    select.select_option("accuracy")
+    tab.assert_quiet()
+
+
+def test_runs_without_the_measure_say_so(browser: Any, made: Path, tmp_path: Path):
+    folder = shutil.copytree(made / "steps", tmp_path / "steps")
+    for table in folder.glob("runs/*/metrics.parquet"):
+        rows = pl.read_parquet(table)
+        if "zt" in rows["strategy"]:
+            rows.select(pl.exclude("^own_.*$", "^mean_model_own_.*$")).write_parquet(table)
+    with Server(Watcher(tmp_path)) as server:
+        tab = Tab(browser, f"{server.address}#measure=own_accuracy")
+        tab.wait_for_text(".curves", "not recorded: ZT")
+        assert run_of(tab, "ZT seed 0").locator(".value").inner_text() == "not recorded"
+        assert run_of(tab, "ZT seed 0").get_attribute("title") == "accuracy on own data"
+        read = tab.page.locator(".curves canvas").first.get_attribute("aria-valuetext")
+        assert "EF-HC" in read
+        assert "ZT" not in read
+        choose(tab, "ZT", 0)
+        tab.wait_for_text(".numbers", "not recorded")
+        tab.assert_quiet()
+        tab.close()
+
+
 def test_the_time_slider_replays_events(tab: Tab, made: Path):
     events = efhc.Result.load(made / "steps").events.filter(strategy="EF-HC", seed=0)
     choose(tab, "EF-HC", 0)
@@ -179,7 +234,7 @@ def test_links_light_up_when_they_are_used(tab: Tab, made: Path):
     assert (seen[least] == 0) == (counts["used"].min() == 0)
 
 
-def test_a_table_is_sorted_and_exported(tab: Tab, tmp_path: Path):
+def test_a_table_is_sorted_and_exported(tab: Tab, made: Path, tmp_path: Path):
     tab.page.locator("label", has_text=re.compile("^Runs$")).click()
     head = tab.page.locator(".tables th", has=tab.page.get_by_role("button", name="accuracy", exact=True))
     column = "[...document.querySelectorAll('.tables tbody tr')].map((row) => Number(row.cells[4].innerText))"
@@ -189,14 +244,15 @@ def test_a_table_is_sorted_and_exported(tab: Tab, tmp_path: Path):
         values = tab.page.evaluate(column)
         assert values == sorted(values, key=lambda value, sign=sign: sign * value)
     tab.page.locator("label", has_text=re.compile("^Evaluations$")).click()
-    assert "accuracy, mean model" in tab.text(".tables thead")
+    assert "mean model accuracy" in tab.text(".tables thead")
     assert "_" not in tab.text(".tables thead")
     with tab.page.expect_download() as saving:
         tab.page.locator(".tables").get_by_role("button", name="Export CSV").click()
     saving.value.save_as(tmp_path / "table.csv")
     lines = (tmp_path / "table.csv").read_text().splitlines()
-    assert lines[0].startswith("k,accuracy,accuracy_min,accuracy_max,mean_model_accuracy,")
-    assert [line.split(",")[0] for line in lines[1:]] == ["60", "50", "40", "30", "20", "10", "1"]
+    assert lines[0].startswith("k,accuracy,accuracy_min,accuracy_max,accuracy_p10,accuracy_std,mean_model_accuracy,")
+    rows = evaluated(efhc.Result.load(made / "steps").metrics.filter(strategy="EF-HC", seed=0))
+    assert [int(line.split(",")[0]) - 1 for line in lines[1:]] == rows["iteration"].to_list()[::-1]
     with tab.page.expect_download() as saving:
         tab.page.get_by_role("link", name="metrics.csv").click()
     assert saving.value.suggested_filename == "metrics.csv"
@@ -371,10 +427,10 @@ def test_a_run_is_watched_killed_resumed_and_watched_to_its_end_by_two_pages(bro
     told = [state for name, data in events.seen if name == "tree" for state in states(data)[:1]]
     changes = [state for n, state in enumerate(told) if state not in ("waiting", *told[n - 1 : n])]
     assert changes == ["running", "stopped", "running", "done"]  # also while the runs are collected
-    rows = efhc.Result.load(folder).metrics.drop_nulls("accuracy")
+    rows = evaluated(efhc.Result.load(folder).metrics)
     known = dict(zip((rows["iteration"] + 1).to_list(), rows["accuracy"].to_list(), strict=True))
     assert detail["curve"]["k"][-1] == 40_000
-    assert [known[k] for k in detail["curve"]["k"]] == detail["curve"]["accuracy"]
+    assert [known[k] for k in detail["curve"]["k"]] == pytest.approx(detail["curve"]["accuracy"])
     assert detail["samples"]["k"]
 
 
@@ -392,7 +448,7 @@ def test_a_device_that_fired_in_a_sample_of_the_iterations_has_no_total(
     with Server(Watcher(made / group)) as server:
         tab = Tab(browser, server.address)
         tab.page.locator("label", has_text=re.compile("^Devices$")).click()  # which waits until the page stands still
-        tab.wait_for_text(".tables thead", "times fired" if most > 60 else "fired in the sample")
+        tab.wait_for_text(".tables thead", "times fired" if most > 60 else "fired in sample")
         tab.wait("document.querySelectorAll('.tables tbody tr').length === 5")
         assert "_" not in tab.text(".tables thead")
         with tab.page.expect_download() as saving:

@@ -11,7 +11,7 @@ import pytest
 
 from efhc.report.looks import strategy_styles
 from efhc.report.page.document import offline_html
-from efhc.report.views import Curve, Group, RunDetail, RunSummary, State, Tree
+from efhc.report.views import Curve, Group, MeasureView, RunDetail, RunSummary, State, Tree
 from tabs import Tab
 
 NASTY = "</script><script>document.title='owned'</script><img src=https://example.org/x.png>"
@@ -24,7 +24,7 @@ def curve_of(points: int) -> Curve:
     rising = [1 - 1 / (2 + n) for n in range(points)]
     total = [float(one) for one in k]
     return {
-        "k": k, "accuracy": rising, "accuracy_min": rising, "accuracy_max": rising, "mean_model_accuracy": rising,
+        "k": k, "accuracy": rising, "accuracy_min": rising, "own_accuracy": rising,
         "consensus_error": [1 / one for one in k], "train_loss": [None] * points, "transmission_time": total,
         "bits": total, "broadcasts": total, "seconds": [None] * points,
     }  # fmt: skip
@@ -32,7 +32,8 @@ def curve_of(points: int) -> Curve:
 
 def summary_of(id_: str, strategy: str, state: State = "done", **changed: Any) -> RunSummary:
     made: RunSummary = {
-        "id": id_, "strategy": strategy, "seed": 0, "state": state, "k": 100, "iterations": 100, "accuracy": 0.5,
+        "id": id_, "strategy": strategy, "seed": 0, "state": state, "k": 100, "iterations": 100,
+        "latest": {"accuracy": 0.5, "own_accuracy": 0.7},
         "iterations_per_second": None, "seconds_left": None, "problem": None,
     }  # fmt: skip
     return {**made, **changed}  # type: ignore[typeddict-item]
@@ -56,6 +57,7 @@ def detail_of(id_: str, devices: int, links: int, iterations: int, fired: int, u
         "samples": {
             "k": samples,
             "accuracy": [rng.uniform(0, 1, devices).round(4).tolist() for _ in samples],
+            "own_accuracy": [[0.7] * devices for _ in samples],
             "drift": [rng.uniform(0, 2, devices).round(4).tolist() for _ in samples],
             "threshold": [[1.0] * devices for _ in samples],
         },
@@ -74,8 +76,13 @@ def tree_of(*runs: RunSummary) -> Tree:
     group: Group = {
         "id": "g", "name": NASTY, "kind": "run", "place": NASTY, "state": "done", "changed": None, "runs": list(runs),
         "strategies": [{"name": name, "color": color, "dash": dash} for name, (color, dash) in styles], "problem": None,
+        "measure": "accuracy",
     }  # fmt: skip
-    return {"title": NASTY, "version": "0", "groups": [group], "left_out": LEFT_OUT}
+    measures: list[MeasureView] = [
+        {"name": name, "label": label, "better": "higher", "family": name}
+        for name, label in (("accuracy", "accuracy"), ("own_accuracy", f"on own data {NASTY}"))
+    ]
+    return {"title": NASTY, "version": "0", "groups": [group], "measures": measures, "left_out": LEFT_OUT}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +91,7 @@ def html() -> str:
         summary_of("a", NASTY),
         summary_of("b", "stopped one", "stopped", k=40, problem="no space left"),
         summary_of("c", "failed one", "failed", k=40, problem=PROBLEM),
-        summary_of("d", "waiting one", "waiting", k=0, accuracy=None),
+        summary_of("d", "waiting one", "waiting", k=0, latest={}),
         summary_of("e", "without detail"),
         summary_of("f", "constructor"),
     ]
@@ -132,7 +139,9 @@ def test_it_is_one_file_that_says_every_state(browser: Any, html: str, tmp_path:
 
 def test_a_folder_without_runs_says_so(browser: Any, tmp_path: Path):
     file = tmp_path / "offline.html"
-    file.write_text(offline_html({"title": "here", "version": "0", "groups": [], "left_out": None}, {}, {}), "utf-8")
+    file.write_text(
+        offline_html({"title": "here", "version": "0", "groups": [], "measures": [], "left_out": None}, {}, {}), "utf-8"
+    )
     tab = Tab(browser, file.as_uri())
     tab.wait_for_text("main", "There is no run in here")
     tab.assert_quiet()

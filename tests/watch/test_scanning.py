@@ -130,19 +130,19 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
     first = source.rows("curve")
     live(begin(1))
     evaluate(0.2, 2, 3, 4)
-    records, reader = LiveReader._records, threading.Thread(target=source.read)
+    rows, reader = LiveReader._rows, threading.Thread(target=source.read)
 
-    def overtaken(self, part):
+    def overtaken(self, part, first):
         if reader.ident is None:
             reader.start()
             reader.join(0.3)
-        return records(self, part)
+        return rows(self, part, first)
 
-    monkeypatch.setattr(LiveReader, "_records", overtaken)
+    monkeypatch.setattr(LiveReader, "_rows", overtaken)
     page, told = first.columns["accuracy"], first
     for _ in range(2):
         told = source.rows("curve", told.generation, told.end)
-        page[told.start :] = told.columns["accuracy"]
+        page[told.start :] = told.columns.get("accuracy", [])
         assert page in ([0.1, 0.1, 0.1], [0.1, 0.2, 0.2, 0.2])
         reader.join(60)
     assert page == [0.1, 0.2, 0.2, 0.2]
@@ -170,7 +170,10 @@ def test_a_page_that_is_open_opens_only_files_that_have_changed(tmp_path, monkey
     assert opened == ["on"]
     assert set(checked) == {"live.jsonl"}
     runs = {group["place"]: group["runs"][0] for group in watched.tree["groups"]}
-    assert [(runs[name]["state"], runs[name]["accuracy"]) for name in files] == [("running", 0.2), ("stopped", 0.1)]
+    assert [(runs[name]["state"], runs[name]["latest"]["accuracy"]) for name in files] == [
+        ("running", 0.2),
+        ("stopped", 0.1),
+    ]
     monkeypatch.undo()
     for group in watched.tree["groups"]:
         assert group["changed"] == (tmp_path / group["place"]).stat().st_mtime

@@ -6,13 +6,20 @@ import io
 import json
 import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import polars as pl
 import pytest
-from live_files import embedded
+from live_files import begun, embedded
+from live_files import evaluated as evaluated_row
 
 import efhc
+from efhc.experiments.runs.events import Evaluated
+from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.live_file import read_live
+from efhc.experiments.runs.store import StoredRun
+from efhc.experiments.runs.tables import LOCKSTEP
+from efhc.learning.measures import CLASSIFICATION, evaluated, measures_of
 from efhc.report.plain_json import to_json
 from efhc.report.views import CURVE_COLUMNS
 from efhc.watch import offline
@@ -37,14 +44,17 @@ def test_a_curve_has_the_numbers_of_the_metrics(made):
     table = efhc.Result.load(made / "steps").metrics.filter(strategy="EF-HC", seed=1)
     curve = watched.curves(groups["steps"]["id"])[one(groups["steps"], "EF-HC", 1)["id"]]
     assert set(curve) >= {"k", *CURVE_COLUMNS}
-    rows = table.with_columns(
-        bits=pl.col("bits").cum_sum(), broadcasts=pl.col("fired").cum_sum(), k=pl.col("iteration") + 1
-    ).drop_nulls("accuracy")
-    assert curve["k"] == rows["k"].to_list() == [1, 10, 20, 30, 40, 50, 60]
-    assert curve["transmission_time"] == rows["transmission_time_total"].to_list()
-    for name in ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy", "consensus_error", "train_loss",
-                 "bits", "broadcasts"):  # fmt: skip
-        assert curve[name] == rows[name].to_list(), name
+    rows = evaluated(
+        table.with_columns(
+            bits=pl.col("bits").cum_sum(), broadcasts=pl.col("fired").cum_sum(), k=pl.col("iteration") + 1,
+            transmission_time=pl.col("transmission_time_total"),
+        )
+    )  # fmt: skip
+    assert curve["k"] == rows["k"].to_list()
+    assert [(k - 1) // 10 for k in curve["k"]] == [0, 0, 1, 2, 3, 4, 5]
+    for name in (*measures_of(CLASSIFICATION), "consensus_error", "train_loss", "transmission_time", "bits",
+                 "broadcasts"):  # fmt: skip
+        assert curve[name] == pytest.approx(rows[name].to_list(), rel=1e-6), name
 
 
 def test_a_metric_of_ones_own_is_in_the_curve(made, tmp_path):
@@ -54,6 +64,86 @@ def test_a_metric_of_ones_own_is_in_the_curve(made, tmp_path):
     watched, groups = found(tmp_path)
     for curve in watched.curves(groups["steps"]["id"]).values():
         assert curve["gradient_norm"] == [(k - 1) / 2 for k in curve["k"]]
+
+
+def test_runs_have_the_measures_of_their_last_evaluation(made):
+    watched, groups = found(made)
+    result = efhc.Result.load(made / "steps")
+    for run in groups["steps"]["runs"]:
+        rows = result.metrics.filter(strategy=run["strategy"], seed=run["seed"])
+        last = evaluated(rows).row(-1, named=True)
+        assert run["latest"] == {name: last[name] for name in measures_of(CLASSIFICATION)}
+    views = {one["name"]: one for one in watched.tree["measures"]}
+    for name, measure in measures_of(CLASSIFICATION).items():
+        assert (views[name]["label"], views[name]["better"]) == (measure.label, measure.better)
+    assert views["own_loss_p90"]["family"] == views["mean_model_own_loss"]["family"] == "own_loss"
+
+
+@pytest.mark.parametrize(("given", "has", "shown"), [
+    ("own_accuracy", CLASSIFICATION, "own_accuracy"),
+    ("own_accuracy", {"accuracy": "higher"}, "own_accuracy"),
+    ("own_accuracy", {"mean_squared_error": "lower"}, "own_mean_squared_error"),
+    ("loss_p90", {"mean_squared_error": "lower"}, "mean_squared_error"),
+    (None, CLASSIFICATION, "accuracy"),
+    (["accuracy"], CLASSIFICATION, "accuracy"),
+])  # fmt: skip
+def test_a_group_is_shown_by_its_measure_or_one_that_its_runs_have(tmp_path, given, has, shown):
+    given = given if "own_mean" not in shown else shown
+    live = begun(tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text(f"measure = {json.dumps(given)}\n{config.read_text()}" if given else config.read_text())
+    (group,) = found(tmp_path)[1].values()
+    is_usual = isinstance(given, str) and given in measures_of(CLASSIFICATION)
+    assert group["measure"] == (given if is_usual else "accuracy")  # nothing is known yet
+    row = dict.fromkeys(measures_of(CLASSIFICATION)) | dict.fromkeys(measures_of(has), 0.5)
+    live(Evaluated(1.0, 1, {"iteration": 0, **row}))
+    watched, groups = found(tmp_path)
+    (group,) = groups.values()
+    assert group["measure"] == shown
+    assert group["runs"][0]["latest"] == dict.fromkeys(measures_of(has), 0.5)
+    assert [one["name"] for one in watched.tree["measures"]] == list(measures_of(has))
+    curve = watched.curves(group["id"])[group["runs"][0]["id"]]
+    assert set(curve) == {"k", *CURVE_COLUMNS, *measures_of(has)}
+
+
+def test_a_run_that_is_being_made_has_the_metrics_of_its_own(tmp_path):
+    row = dict.fromkeys(measures_of({"mean_squared_error": "lower"}), 0.5)
+    begun(tmp_path)(Evaluated(1.0, 1, {"iteration": 0, "evaluation": 0, **row}))
+    table = StoredRun(RunFolder(tmp_path), LOCKSTEP).table("metrics")
+    assert table["own_mean_squared_error"].to_list() == [0.5]
+    assert table["accuracy"].to_list() == [None]
+    assert evaluated(table)["evaluation"].to_list() == [0]
+
+
+def test_runs_of_efhc_02_have_the_measures_that_it_had():
+    data = Path(__file__).parents[1] / "data" / "efhc-0.2"
+    watched, groups = found(data)
+    (group,) = groups.values()
+    assert group["measure"] == "accuracy"
+    result = efhc.Result.load(data).metrics
+    for run in group["runs"]:
+        last = result.filter(strategy=run["strategy"], seed=run["seed"]).row(-1, named=True)
+        names = "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy"
+        assert run["latest"] == {name: last[name] for name in names}
+        assert watched.detail(run["id"])["curve"]["accuracy"][-1] == pytest.approx(last["accuracy"])
+
+
+def test_rows_of_one_evaluation_are_one_point_of_the_curve(tmp_path):
+    live = begun(tmp_path)
+    watched = Watcher.of(tmp_path, may_be_empty=True)
+    ((run,),) = (group["runs"] for group in watched.tree["groups"])
+    page: list[float] = []
+    told = None
+    for iteration, first, accuracy in ((3, 3, 0.1), (8, 8, 0.2), (9, 8, 0.4), (10, 8, 0.6), (15, 15, 0.3)):
+        live(evaluated_row(iteration + 1, accuracy, evaluation=first))
+        reader = watched.reader(run["id"])
+        reader.read()
+        told = reader.rows("curve", *((told.generation, told.end) if told else ()))
+        page[told.start :] = told.columns["accuracy"]
+    assert page == pytest.approx([0.1, 0.4, 0.3])
+    assert reader.rows("curve").columns["k"] == [4, 11, 16]
+    assert not reader.rows("curve", told.generation, told.end).columns["k"]
+    assert reader.metrics()["accuracy"].to_list() == [0.1, 0.2, 0.4, 0.6, 0.3]  # what is saved has all rows
 
 
 def test_events_network_and_devices_are_those_of_the_tables(made):
@@ -78,7 +168,8 @@ def test_events_network_and_devices_are_those_of_the_tables(made):
 def test_what_is_too_much_is_thinned_evenly_and_said(made):
     (group, *_) = [one for one in Discovery(made).find() if one.name == "steps"]
     source = TableReader(group.runs[0], most_numbers=60, most_points=3)
-    assert source.rows("curve").columns["k"] == [1, 30, 60]
+    whole = TableReader(group.runs[0]).rows("curve").columns["k"]
+    assert source.rows("curve").columns["k"] == [whole[0], whole[3], whole[-1]]
     events = source.rows("events").columns
     k = events["k"]
     assert 1 < len(k) < 60
@@ -149,7 +240,7 @@ def test_a_store_is_grouped_by_settings_and_named_by_what_differs(tmp_path):
     ]  # fmt: skip
     for group in groups.values():
         assert [run["seed"] for run in group["runs"]] == [0, 1]
-        assert all(run["state"] == "done" and run["accuracy"] > 0 for run in group["runs"])
+        assert all(run["state"] == "done" and run["latest"]["accuracy"] > 0 for run in group["runs"])
         assert watched.detail(group["runs"][0]["id"])["events"]["k"] == list(range(20))
 
 
@@ -211,7 +302,7 @@ def test_an_offline_page_has_a_bounded_size_and_says_what_is_left_out(made, tmp_
 
     assert write_page(made, file) == []
     whole = len(embedded(file))
-    (line,) = write_page(made, file, most_bytes=whole * 9 // 10)
+    (line,) = write_page(made, file, most_bytes=whole * 3 // 4)
     assert line.endswith("too long to show whole: network and raster leave out some iterations")
     assert len(embedded(file)) < whole
     lines = write_page(made, file, most_bytes=whole // 4)
@@ -254,19 +345,19 @@ def test_totals_in_a_live_file_are_those_of_the_metrics_also_of_a_run_that_went_
     asked = {"devices": 5, "iterations": 60, "evaluate_every": 10, "seeds": (0,), "strategies": strategies}
 
     def stop(strategy: str, seed: int, done: int) -> None:
-        if done == 30:
+        if 30 <= done < 60:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         efhc.simulate(out=tmp_path / "run", progress=stop, jobs=1, **asked)
     stopped = [one for one in found(tmp_path)[1]["experiment"]["runs"] if one["state"] == "stopped"]
-    assert stopped[0]["k"] == 30
+    assert 30 <= stopped[0]["k"] < 60
     result = efhc.simulate(out=tmp_path / "run", resume=True, **asked)
     lives = [read_live(path) for path in (tmp_path / "run").glob("runs/*/live.jsonl")]
     for strategy in strategies:
         run = result.metrics.filter(strategy=strategy)
         (live,) = (one for one in lives if one.about.strategy == strategy)
-        assert [row.k for row in live.rows] == [1, 10, 20, 30, 40, 50, 60]
+        assert [row.k - 1 for row in live.rows] == run.drop_nulls("evaluation")["iteration"].to_list()
         for row in live.rows:
             so_far = run.filter(pl.col("iteration") < row.k)
             assert row.row["bits_total"] == pytest.approx(so_far["bits"].sum(), rel=1e-12)

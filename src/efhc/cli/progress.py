@@ -1,4 +1,4 @@
-"""How far runs are: on a terminal, a bar with accuracy and speed; elsewhere, a plain line on stderr now and then.
+"""How far runs are: on a terminal, a bar with measure and speed; elsewhere, a plain line on stderr now and then.
 
 Batch systems keep what a command prints: a line every half minute says there how far the runs are.
 """
@@ -69,13 +69,13 @@ def _bar(overview: Overview) -> Iterator[None]:
             run = overview.latest
             if run is None or overview.reached == 0:
                 return
-            accuracy = "" if run.accuracy is None else f": accuracy {run.accuracy:.3f}"
+            score = f": {run.score}" if run.score else ""
             runs = [f"{overview.finished}/{overview.runs} runs"] if overview.runs > 1 else []
             words = ", ".join(runs + overview.speed.words(overview.iterations - overview.reached))
-            bars.update(task, completed=overview.reached, description=cell(run.name + accuracy), words=words)
+            bars.update(task, completed=overview.reached, description=cell(run.name + score), words=words)
 
         overview.show = lambda: seldom.call(move)
         yield
         move()
-        bars.refresh()  # or a run that is done within a tick of the bar shows no accuracy
+        bars.refresh()  # or a run that is done within a tick of the bar shows no score
         bars.update(task, completed=overview.iterations, description="done")

@@ -374,8 +374,8 @@ def tune(
                 tuning.OF_ZT: "ZT, of which the budget is a share",
             }
             words = [which.get(trial, f"trial {trial} of {trials}") + ":", *_values_words(values)]
-            accuracy = "" if overview.accuracy is None else f", accuracy {overview.accuracy:.3f}"
-            line = f"{' '.join(words)} {iterations:,} iterations, {100 * share:.0f} %{accuracy}"
+            score = f", {overview.score}" if overview.score else ""
+            line = f"{' '.join(words)} {iterations:,} iterations, {100 * share:.0f} %{score}"
             status.update(cell(line))
             if not sys.stderr.isatty():
                 lines.call(lambda: warn(line))

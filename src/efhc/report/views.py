@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
+from efhc.learning.measures import Better
+
 State = Literal["waiting", "running", "done", "stopped", "failed"]
 """A waiting run was not begun. A stopped run was interrupted or killed, and can go on. A failed one cannot."""
 
@@ -21,10 +23,22 @@ class RunSummary(TypedDict):
     state: State
     k: int
     iterations: int
-    accuracy: float | None
+    latest: dict[str, float]
+    """The measures of the last evaluation by name, without those that are not known."""
     iterations_per_second: float | None
     seconds_left: float | None
     problem: str | None
+
+
+class MeasureView(TypedDict):
+    """A measure that runs have, as `efhc.learning.measures` names it."""
+
+    name: str
+    """The column of a curve, and the word in the address of a page."""
+    label: str
+    better: Better
+    family: str
+    """The measure that each device has by itself, such as "own_accuracy" of "own_accuracy_min"."""
 
 
 class Look(TypedDict):
@@ -49,6 +63,8 @@ class Group(TypedDict):
     """When files were last added to its folders, in seconds since 1970, if that is known."""
     strategies: list[Look]
     """The look of each strategy, the same as in figures."""
+    measure: str | None
+    """The measure by which the runs are shown unless the reader chooses another. None: nodes evaluate nothing."""
     runs: list[RunSummary]
     problem: str | None
     """Why the runs cannot be shown, if they cannot."""
@@ -60,6 +76,8 @@ class Tree(TypedDict):
     title: str
     version: str
     groups: list[Group]
+    measures: list[MeasureView]
+    """All measures that any run has."""
     left_out: str | None
     """Which folders were not searched, in words."""
 
@@ -68,22 +86,18 @@ Curve = dict[str, list[float | None]]
 """What was evaluated, as columns of equal length. `k` counts iterations made; unknown values are None.
 
 `bits`, `broadcasts` and `transmission_time` are totals up to there. `seconds` are those for which the run was made; of
-an event-driven run and of nodes, its own. Columns besides `CURVE_COLUMNS` are further metrics of the run.
+an event-driven run and of nodes, its own. Columns besides `CURVE_COLUMNS` are the measures that the run has, and
+further columns of its table.
 """
-CURVE_COLUMNS = (
-    "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy", "consensus_error", "train_loss",
-    "transmission_time", "bits", "broadcasts", "seconds",
-)  # fmt: skip
+CURVE_COLUMNS = "consensus_error", "train_loss", "transmission_time", "bits", "broadcasts", "seconds"
 
 
 class DeviceSamples(TypedDict):
-    """Samples of all devices over time. Inner lists have one entry per device; unknown values are None.
-
-    The accuracy of nodes is not known: its inner lists are empty.
-    """
+    """Samples of all devices over time. Inner lists have one entry per device; unknown values are None."""
 
     k: list[int]
-    accuracy: list[list[float | None]]
+    accuracy: list[list[float | None] | None]
+    own_accuracy: list[list[float | None] | None]
     drift: list[list[float | None] | None]
     threshold: list[list[float | None] | None]
 

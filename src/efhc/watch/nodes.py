@@ -200,7 +200,7 @@ class NodesReader(Reader):
         for curve, drift, threshold, fired, used in self._polls[first:]:
             row = curve
             if part == "samples":
-                row = {"accuracy": [], "drift": [*map(drift.get, places)], "threshold": [*map(threshold.get, places)]}
+                row = {"drift": [*map(drift.get, places)], "threshold": [*map(threshold.get, places)]}
             elif part == "events":
                 row = {"fired": [places[i] for i in fired if i in places], "used": placed(used)}
             rows.append({"k": curve["k"], "seconds": curve["seconds"], **row})

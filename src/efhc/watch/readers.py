@@ -21,14 +21,15 @@ import polars as pl
 from efhc.base.errors import EfhcError
 from efhc.drivers.record import SUMS, with_totals
 from efhc.drivers.settings import EventDriven
-from efhc.experiments.runs.events import Begin, Devices, Evaluated, Firings, LiveRecord, Network
+from efhc.experiments.runs.events import Begin, Devices, Evaluated, Evaluations, Firings, LiveRecord, Network, measured
 from efhc.experiments.runs.live_file import LiveRun, NewRecords, Tail
 from efhc.experiments.runs.tables import EVENT_DRIVEN
+from efhc.learning.measures import EVALUATION, evaluated
 from efhc.report.views import CURVE_COLUMNS, AboutRows, Curve, DeviceView, RunSummary
 from efhc.watch.discovery import FoundRun
 from efhc.watch.untrusted import MOST_ROWS, read_table, readable, stamp_of
 
-MOST_POINTS = 2_000
+MOST_POINTS = 1_000
 """The largest number of points of a curve."""
 MOST_ITERATIONS, MOST_NUMBERS = 10_000, 100_000
 """The largest number of iterations whose events are shown, and about how many devices that fired, ends of links in use
@@ -41,10 +42,10 @@ COLUMNS: dict[Part, tuple[str, ...]] = {
     part: tuple(field.name for field in fields(record) if field.name not in ("at", "kind"))
     for part, record in PARTS.items()
 } | {"curve": ("k", *CURVE_COLUMNS)}
-"""The columns that a part always has. A curve has those of the user's own metrics, too."""
+"""The columns that a part always has. A curve has the measures of the run, too, and further columns of its table."""
 TOTALS = {"transmission_time": "transmission_time_total", "bits": "bits_total", "broadcasts": "broadcasts_total"}
 """The columns of a curve that are totals, and those of the metrics in lockstep that they come from."""
-NOT_SHOWN = {"strategy", "seed", "iteration", "steps", "fired", "links_used", "bytes", *TOTALS.values()}
+NOT_SHOWN = {"strategy", "seed", "iteration", EVALUATION, "steps", "fired", "links_used", "bytes", *TOTALS.values()}
 """Columns of the metrics and of the timeline that a curve has in another form. It has all others."""
 
 Link = tuple[int, int]
@@ -104,7 +105,7 @@ class Reader(ABC):
         known = {"state": "failed", "problem": problem} if problem else self._progress()
         summary: RunSummary = {
             "id": run.id, "strategy": run.strategy, "seed": run.seed, "state": "waiting", "k": 0,
-            "iterations": run.iterations, "accuracy": None, "iterations_per_second": None, "seconds_left": None,
+            "iterations": run.iterations, "latest": {}, "iterations_per_second": None, "seconds_left": None,
             "problem": None,
         }  # fmt: skip
         return cast("RunSummary", {**summary, **known})
@@ -113,6 +114,9 @@ class Reader(ABC):
     def _progress(self) -> Mapping[str, Any]:
         """Return what is known of the progress of the run, by the names in a summary."""
 
+    def _generation(self, part: Part) -> Hashable:
+        return self.generation
+
     @abstractmethod
     def _rows(self, part: Part, first: int) -> Iterable[Row]:
         """Return the rows of a part from the row `first` on, by column. Those that a row lacks are None."""
@@ -120,11 +124,12 @@ class Reader(ABC):
     def rows(self, part: Part, generation: Hashable = None, start: int = 0) -> PartRows:
         """Return the rows of a part from `start` on if `generation` is the present generation, otherwise all rows."""
         with self._lock:
-            first = start if generation == self.generation else 0
+            now = self._generation(part)
+            first = start if generation == now else 0
             listed = list(self._rows(part, first))
-            own = listed[0] if part == "curve" and listed else ()
+            own = (name for row in listed for name in row) if part == "curve" else ()
             names = dict.fromkeys((*COLUMNS[part], *own))
-            return PartRows(self.generation, first, {name: [row.get(name) for row in listed] for name in names})
+            return PartRows(now, first, {name: [row.get(name) for row in listed] for name in names})
 
     @property
     def curve(self) -> Curve:
@@ -145,6 +150,10 @@ class LiveReader(Reader):
         self._stamp: Hashable = None
         """The stamp of the live file when it was read last. None: there was no live file."""
         self.generation = "live", str(run.live), 0
+        self._evaluations: list[Evaluated] = []
+        self._joining = Evaluations()
+        self._joined: tuple[Hashable, int] = self.generation, 0
+        """The generation of the evaluations, and the number of rows of the live file that they come from."""
 
     def is_of(self, run: FoundRun) -> bool:
         return (self.run.live, self.run.is_complete) == (run.live, run.is_complete)
@@ -164,6 +173,7 @@ class LiveReader(Reader):
             self._stamp = stamp if new.is_there else None
             with self._lock:
                 self._add(new)
+                self._join()
 
     def _add(self, new: NewRecords) -> None:
         if new.begins_again:
@@ -179,6 +189,21 @@ class LiveReader(Reader):
             # Known rows are superseded when the run went on from a checkpoint before them.
             if isinstance(record, Begin) or (part is not None and len(self._records(part)) != before + 1):
                 self._supersede()
+
+    def _join(self) -> None:
+        """Make evaluations of new rows of the live file."""
+        known, rows = self._joined, self._records("curve")
+        if known[0] != self.generation or known[1] > len(rows):
+            known, self._evaluations, self._joining = (self.generation, 0), [], Evaluations()
+        for record in rows[known[1] :]:
+            row, begins = self._joining.add(record.row)
+            self._evaluations[len(self._evaluations) - (not begins) :] = [Evaluated(record.at, record.k, row)]
+        self._joined = self.generation, len(rows)
+
+    def _generation(self, part: Part) -> Hashable:
+        """Return another generation of a curve whenever a row is added to its last evaluation."""
+        added = self._joined[1] - len(self._evaluations)
+        return (self.generation, added) if part == "curve" and added else self.generation
 
     def _supersede(self) -> None:
         """Note that known rows of the live file have changed."""
@@ -211,11 +236,14 @@ class LiveReader(Reader):
             return pl.DataFrame([one.row for one in self._records("curve")], infer_schema_length=None)
 
     def _rows(self, part: Part, first: int) -> Iterable[Row]:
-        new = self._records(part)[first:]
-        return [self._point(one.k, one.row) for one in new] if part == "curve" else map(vars, new)
+        if part == "curve":
+            return [self._point(one.k, one.row) for one in self._evaluations[first:]]
+        return map(vars, self._records(part)[first:])
 
     def _point(self, k: int, row: Row) -> Row:
-        """Return a point of the curve, given a row of the metrics or the timeline.
+        """Return a point of the curve, given a row of the metrics or the timeline, without what is not known.
+
+        Numbers that are not whole have seven digits: pages show fewer, and curves have many columns.
 
         Devices on their own clocks have no common iteration: k is the mean of theirs. The timeline has totals already.
         """
@@ -225,15 +253,18 @@ class LiveReader(Reader):
             shown = {**row, **{name: row.get(total) for name, total in TOTALS.items()}}
         known = {name: value for name, value in shown.items() if name not in NOT_SHOWN}
         return {"k": k} | {
-            name: None if value is None or not math.isfinite(value) else value for name, value in known.items()
+            name: float(f"{value:.7g}") if value % 1 else value
+            for name, value in known.items()
+            if value is not None and math.isfinite(value)
         }
 
     def _progress(self) -> Mapping[str, Any]:
         if (live := self.live) is None:
             return {}
-        state, accuracy = live.state(), live.rows[-1].row.get("accuracy") if live.rows else None
+        evaluations = self._evaluations
+        state, latest = live.state(), measured(evaluations[-1].row) if evaluations else {}
         k, iterations = live.k, self._iterations(live)
-        known = {"state": state, "k": min(k, iterations), "iterations": iterations, "accuracy": accuracy}
+        known = {"state": state, "k": min(k, iterations), "iterations": iterations, "latest": latest}
         speed = live.iterations_per_second if state == "running" else None
         left = max(0, iterations - k) / speed if speed else None
         problem = live.end.problem if live.end else None
@@ -273,7 +304,7 @@ class TableReader(LiveReader):
         self._devices = max(run.devices, 1)
         self._is_timed = run.tables is EVENT_DRIVEN
         self.generation = _tables_stamp(run)
-        self._last: tuple[int, float | None] | None = None
+        self._last: tuple[int, dict[str, float]] | None = None
         self._problem: str | None = None
         """What is wrong with the tables."""
         try:
@@ -288,6 +319,9 @@ class TableReader(LiveReader):
     def forget(self) -> None:
         for name in ("_evaluated", "_points", "_drawn"):
             vars(self).pop(name, None)
+
+    def _join(self) -> None:
+        """The tables have the evaluations."""
 
     def _supersede(self) -> None:
         """Keep the generation, which is that of the tables."""
@@ -315,11 +349,11 @@ class TableReader(LiveReader):
         return [self._point(k, {"seconds": seconds.get(k), **row}) for k, row in self._points]
 
     def _progress(self) -> Mapping[str, Any]:
-        iterations, accuracy = self._last or (self.run.iterations, None)
+        iterations, latest = self._last or (self.run.iterations, {})
         if self.run.seconds is None:
             iterations = self.run.iterations
         counts = {"k": iterations, "iterations": iterations}
-        return {"state": "done", **counts, "accuracy": accuracy, "problem": self._problem}
+        return {"state": "done", **counts, "latest": latest, "problem": self._problem}
 
     def _scan(self, name: str) -> pl.LazyFrame:
         """Return the rows of this run in a table."""
@@ -335,22 +369,26 @@ class TableReader(LiveReader):
         """The metrics or the timeline."""
         return self._scan(self.run.tables.curve)
 
-    def _read_last(self) -> tuple[int, float | None] | None:
-        """Return the k of the last row of the curve, and its accuracy."""
+    def _read_last(self) -> tuple[int, dict[str, float]] | None:
+        """Return the k of the last row of the curve, and the measures of the last evaluation.
+
+        If no device is there at the end of a run, there are none.
+        """
+        table = self._curve_table
         k = pl.col("steps") // self._devices if self._is_timed else pl.col("iteration") + 1
-        accuracy = pl.col("accuracy").cast(pl.Float64)
-        known = pl.when(accuracy.is_finite()).then(accuracy)
-        rows = self._curve_table.select(k.alias("k"), known.alias("accuracy")).last().collect().rows()
-        return rows[0] if rows else None
+        ends = table.select(k.alias("k"), pl.all()).last().collect().to_dicts()
+        if not ends or (self._is_timed and not measured(ends[0])):
+            return (ends[0]["k"], {}) if ends else None
+        rows = evaluated(table).last().collect().to_dicts()
+        return ends[0]["k"], measured(rows[0]) if rows else {}
 
     @cached_property
     def _evaluated(self) -> pl.DataFrame:
         table = self._curve_table
-        if self._is_timed:
-            return table.collect()
-        columns = table.collect_schema().names()  # runs of earlier versions have no bits
-        totals = [total for total, column in SUMS.items() if column in columns]
-        return with_totals(table, totals).drop_nulls("accuracy").collect()
+        if not self._is_timed:
+            columns = table.collect_schema().names()  # runs of earlier versions have no bits
+            table = with_totals(table, [total for total, column in SUMS.items() if column in columns])
+        return evaluated(table).collect()
 
     @cached_property
     def _points(self) -> list[tuple[int, Row]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +16,9 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
 from efhc.experiments.runs.provenance import is_running
 from efhc.experiments.runs.run import file_name
+from efhc.learning.measures import CLASSIFICATION, OWN, measure_in, measures_of, metrics_in
 from efhc.report.looks import strategy_styles
-from efhc.report.views import Curve, Group, Look, RunDetail, RunSummary, State, Tree
+from efhc.report.views import Curve, Group, Look, MeasureView, RunDetail, RunSummary, State, Tree
 from efhc.watch.describing import describe, repeat_command
 from efhc.watch.discovery import Discovery, FoundGroup, FoundRun
 from efhc.watch.nodes import NodesReader
@@ -224,7 +225,10 @@ class Watcher:
     def _new_tree(self) -> Tree:
         name = self.root.name or self.root.absolute().name or str(self.root)
         groups = [self._shown(group) for group in self._groups.values()]
-        return {"title": name, "version": __version__, "groups": groups, "left_out": self._discovery.left_out}
+        return {
+            "title": name, "version": __version__, "groups": groups, "left_out": self._discovery.left_out,
+            "measures": _measures(dict.fromkeys(one for group in groups for one in _known(group["runs"]))),
+        }  # fmt: skip
 
     def _shown(self, group: FoundGroup) -> Group:
         """Return a group, or what is wrong with it: whatever is in one folder, the others are shown."""
@@ -239,6 +243,7 @@ class Watcher:
         return {
             "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": self._state(group, runs),
             "changed": self._changed.get(group.id), "strategies": strategies, "runs": runs, "problem": group.problem,
+            "measure": None if group.kind == "nodes" else _measure(group, runs),
         }  # fmt: skip
 
     def _line(self, group: FoundGroup, run: FoundRun) -> RunSummary:
@@ -284,6 +289,27 @@ class Watcher:
         if not processes and not group.is_complete:
             return time.time() - self._changed.get(group.id, 0.0) < SHORT_RUNS_SECONDS
         return any(is_running(*process) is True for process in processes)
+
+
+def _known(runs: Iterable[RunSummary]) -> dict[str, None]:
+    """Return the names of the measures that any of these runs has."""
+    return dict.fromkeys(name for run in runs for name in run["latest"])
+
+
+def _measures(names: Collection[str]) -> list[MeasureView]:
+    return [
+        {"name": name, "label": one.label, "better": one.better, "family": (OWN if one.is_own else "") + one.metric}
+        for name, one in measures_of(metrics_in(names)).items()
+        if name in names
+    ]
+
+
+def _measure(group: FoundGroup, runs: Iterable[RunSummary]) -> str:
+    """Return the measure that the config of a group names if its runs have it, or else the first that they have."""
+    given, known = next((run.config.get("measure") for run in group.runs), None), _known(runs)
+    if isinstance(given, str) and given in (known or measures_of(CLASSIFICATION)):
+        return given
+    return measure_in(None, known or ["accuracy"]).name
 
 
 @lru_cache(maxsize=1_000)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -25,8 +25,10 @@ from efhc.experiments.runs.events import Begin, EndState, Follower
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.tracking import TIMEOUT, settings_of, tracking
+from efhc.experiments.trackers.tensorboard import events_in
 from efhc.experiments.trackers.tracker import Point, TrackedRun
 from efhc.experiments.trackers.wandb import FINISH_SECONDS, INIT_SECONDS, offline_records
+from efhc.learning.measures import CLASSIFICATION, measures_of
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -95,6 +97,7 @@ def test_every_tracker_has_the_rows_of_the_table(tmp_path: Path, driver: str, mo
         check_equal(tensorboard_rows(out / "tensorboard" / name), table, exactly=False)
         check_equal(mlflow_rows(client, run), table)
         check_equal(wandb_rows([files[name]]), table)
+        assert table[-1][1].keys() >= {*measures_of(CLASSIFICATION)}
         assert run.info.status == "FINISHED"
         assert run.data.params["devices"] == "5"
         assert client.get_experiment(run.info.experiment_id).name == "small"
@@ -119,6 +122,62 @@ def test_the_event_files_of_an_experiment_are_in_one_folder_of_runs(
     assert all(file.is_relative_to(folder) for file in tmp_path.rglob("events.out.*"))
 
 
+@pytest.mark.parametrize(("given", "metric", "shown"), [
+    ("own_accuracy", "accuracy", "own_accuracy"), (None, "accuracy", "accuracy"),
+    ("own_accuracy", "mean_squared_error", "mean_squared_error"),
+])  # fmt: skip
+def test_tensorboards_table_of_settings_has_the_measure(
+    tmp_path: Path, given: str | None, metric: str, shown: str
+) -> None:
+    run = one_run("tensorboard", measure=given)
+    row = dict.fromkeys(measures_of({metric: "higher"}), 0.5)
+    with tracking([run.whole], tmp_path, pytest.fail) as followers:
+        follower = begun(followers, run)
+        follower.evaluated({"iteration": 0, **row})
+        follower.end("done", None)
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    (folder,) = (tmp_path / "tensorboard").iterdir()
+    values = (one for file in folder.iterdir() for event in events_in(file) for one in event.summary.value)
+    of_table = [one.metadata.plugin_data.content for one in values if one.metadata.plugin_data.plugin_name == "hparams"]
+    contents = [HParamsPluginData.FromString(content) for content in of_table]
+    names = [one.name.tag for content in contents for one in content.experiment.metric_infos]
+    assert names == [shown]
+    ((_, logged),) = tensorboard_rows(folder)
+    assert logged.keys() == {"iteration", *row}
+
+
+def test_an_evaluation_of_several_iterations_is_one_point_also_if_the_run_stops_within_it(tmp_path: Path) -> None:
+    class Kept(efhc.Tracker):
+        points: ClassVar[list[Point]] = []
+
+        def open(self, run: TrackedRun) -> Kept:
+            return self
+
+        def has(self, point: Point) -> bool:
+            return point.step in [one.step for one in self.points]
+
+        def add(self, points: Sequence[Point]) -> None:
+            self.points.extend(points)
+
+        def close(self, state: str, problem: str | None) -> None: ...
+
+    run = one_run(Kept(), strategies={"local": {"kind": "periodic", "every": 2}})
+    rows = [
+        {"iteration": i, "evaluation": first, "accuracy": i / 16, "seconds": 0.1 * i}
+        for i, first in ((0, 0), (5, 5), (8, 8), (9, 8))
+    ]
+    for sent, k in ((3, 0), (1, 9)):
+        with tracking([run.whole], tmp_path, pytest.fail) as followers:
+            follower = begun(followers, run, k)
+            if k:
+                follower.recalled(lambda: rows[:3])
+            for row in rows[len(rows) - sent :] if k else rows[:sent]:
+                follower.evaluated(row)
+            follower.end("done" if k else "stopped", None)
+    assert [(point.step, point.values["accuracy"]) for point in Kept.points] == [(1, 0.0), (6, 5 / 16), (10, 8.5 / 16)]
+
+
 # Runs that stop
 
 
@@ -134,7 +193,7 @@ def one_run(log: Any, **fields: Any) -> Run:
 def begun(followers: Sequence[Callable[[Run], Follower]], run: Run, k: int = 0) -> Follower:
     (factory,) = followers
     follower = factory(run)
-    follower.begin(Begin.described(run, k, 650, [1.0] * 5, []))
+    follower.begin(Begin.described(run, k, (650, 0), [1.0] * 5, []))
     return follower
 
 

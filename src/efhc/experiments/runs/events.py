@@ -12,15 +12,18 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from threading import RLock
 from typing import Annotated, Literal
 
+import polars as pl
 from pydantic import Field
 
 from efhc.base.arrays import Ints
 from efhc.experiments.runs.provenance import own_mark
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import driver_of
+from efhc.learning.measures import EVALUATION, evaluated, measures_of, metrics_in
 from efhc.scenarios.personal import parameter_counts
 from efhc.scenarios.scenario import Scenario
 
@@ -102,7 +105,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The models after k iterations were evaluated.
+    """The models after k iterations were evaluated. Several rows may make up one evaluation: see `Evaluations`.
 
     In lockstep, `row` also has `seconds`, the time for which the run has been made so far, and `bits_total` and
     `broadcasts_total`, the sums of `bits` and `fired` over all iterations so far. They are None where they are
@@ -174,7 +177,7 @@ class End:
 
 @dataclass(frozen=True)
 class Recalled:
-    """The run is resumed. `rows` reads the evaluated rows of earlier sessions; in lockstep they have no `seconds`.
+    """The run is resumed. `rows` reads the rows of earlier sessions' evaluations; in lockstep they have no `seconds`.
 
     Emitted right after `Begin`, and never written to a file.
     """
@@ -296,6 +299,29 @@ class EventStream:
         name = getattr(reader, "name", getattr(reader, "__name__", type(reader).__name__))
         reason = str(error) or type(error).__name__
         self._warn(f"{self._run.name}: {name} gets no further updates ({reason}); the run continues")
+
+
+def measured(row: Row) -> dict[str, float]:
+    """Return the measures that are known in a row, by name."""
+    known = {name: value for name, value in row.items() if isinstance(value, int | float) and isfinite(value)}
+    return {name: known[name] for name in measures_of(metrics_in(known)) if name in known}
+
+
+class Evaluations:
+    """The evaluations in a stream of rows: of one that consists of several rows, a row with the means of measures."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+        """The rows of the last evaluation."""
+
+    def add(self, row: Row) -> tuple[Row, bool]:
+        """Return the last evaluation, given a further row, and whether that row begins it."""
+        which = row.get(EVALUATION)
+        if which is None or not self._rows or which != self._rows[0].get(EVALUATION) or not measured(row):
+            self._rows = [row]
+            return row, True
+        self._rows = [*self._rows, row]
+        return evaluated(pl.DataFrame(self._rows, infer_schema_length=None, strict=False)).row(0, named=True), False
 
 
 def evaluated_after(row: Row, run: Begin | None) -> int:

@@ -45,7 +45,7 @@ from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.learning.backends.backend import ScoresNotFinite
-from efhc.learning.measures import Evaluation, evaluated
+from efhc.learning.measures import EVALUATION, Evaluation
 from efhc.network.topologies import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -117,8 +117,8 @@ def snapshot_iterations(run: Run) -> list[int]:
 
 
 def evaluated_rows(metrics: pl.LazyFrame) -> Iterable[dict[str, Any]]:
-    """Return the evaluated rows of metrics, which begin with the first iteration, with the totals up to each row."""
-    return evaluated(with_totals(metrics)).collect().iter_rows(named=True)
+    """Return the rows of all evaluations in metrics, which begin with the first iteration, with totals up to each."""
+    return with_totals(metrics).drop_nulls(EVALUATION).collect().iter_rows(named=True)
 
 
 # Observers

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from efhc.experiments.runs.events import Event as RunEvent
     from efhc.experiments.runs.events import EventReader
     from efhc.experiments.runs.run import Run
+    from efhc.learning.measures import Measure
 
 PREPARING = "preparing (a first run compiles for about 6 s)"
 """What is shown until a run has begun."""
@@ -70,18 +71,23 @@ class _Shown:
     first_k: int
     """The number of iterations made when the run was first reported."""
     speed: Speed = field(default_factory=Speed)
-    accuracy: float | None = None
+    score: str = ""
+    """Its measure after the last evaluation, in words. Empty: not evaluated yet."""
     is_done: bool = False
 
     def words(self) -> str:
         """The run in words: how far, how good, how fast, how long to go."""
-        accuracy = [] if self.accuracy is None else [f"accuracy {self.accuracy:.3f}"]
         far = f"{self.name}: {self.k:,} of {self.iterations:,}"
-        return ", ".join([far, *accuracy, *self.speed.words(self.iterations - self.k)])
+        return ", ".join([far, *filter(None, [self.score]), *self.speed.words(self.iterations - self.k)])
+
+
+def score_words(measure: Measure, value: float) -> str:
+    """Return a measure with its value: "accuracy on own data 0.953"."""
+    return f"{measure.label} {value:.3f}" if measure.metric == "accuracy" else f"{measure.label} {value:.4g}"
 
 
 class Overview:
-    """The progress and accuracy of several runs. Several threads may report."""
+    """The progress of several runs, and their measure after the last evaluation. Several threads may report."""
 
     def __init__(self, runs: int, iterations: int, clock: Clock = time.monotonic) -> None:
         """`iterations` are those of all `runs` together."""
@@ -90,14 +96,14 @@ class Overview:
         """Called whenever something has changed."""
         self.latest: _Shown | None = None
         """The run that was reported last."""
-        self.accuracy: float | None = None
-        """The latest accuracy of any run."""
+        self.score = ""
+        """The measure of the run that was evaluated last, in words."""
         self.speed = Speed()
         self._shown: dict[Hashable, _Shown] = {}
         self._earlier: list[_Shown] = []
         """Runs whose names others have now: the same strategy and seed in another network."""
-        self._early: dict[Hashable, float] = {}
-        """Accuracies of runs that were evaluated before they were first reported."""
+        self._early: dict[Hashable, str] = {}
+        """The scores of runs that were evaluated before they were first reported."""
         self._made, self._lock = 0, RLock()
 
     def progress(self, run: Run, share: float) -> None:
@@ -113,29 +119,38 @@ class Overview:
         return progress
 
     def follower(self, run: Run) -> EventReader:
+        from efhc.experiments.runs.events import Evaluations, measured
+        from efhc.learning.measures import measure_in
+
+        evaluations = Evaluations()
+
         def read(event: RunEvent) -> None:
-            row = getattr(event, "row", None)
-            if row is not None and (accuracy := row.get("accuracy")) is not None:
-                self._evaluate(run, accuracy)
+            if (row := getattr(event, "row", None)) is None:
+                return
+            row, _ = evaluations.add(row)
+            known, wanted = measured(row), run.whole.measure
+            if known:
+                measure = measure_in(wanted if wanted in known else None, known)
+                self._evaluate(run, score_words(measure, known[measure.name]))
 
         read.rows_only = True  # type: ignore[attr-defined]
         return read
 
-    def _evaluate(self, run: Run, accuracy: float) -> None:
+    def _evaluate(self, run: Run, score: str) -> None:
         with self._lock:
-            self.accuracy = accuracy
+            self.score = score
             shown = self._shown.get(run.key) or self._shown.get(run.pair)
             if shown is not None:
-                shown.accuracy = accuracy
+                shown.score = score
             else:
-                self._early[run.key] = self._early[run.pair] = accuracy
+                self._early[run.key] = self._early[run.pair] = score
 
     def _reach(self, key: Hashable, name: str, iterations: int, k: int, *, is_done: bool) -> None:
         with self._lock:
             run = self._shown.get(key)
             if run is None or k < run.k:
                 self._earlier += [] if run is None else [run]
-                run = self._shown[key] = _Shown(name, iterations, k, k, accuracy=self._early.pop(key, None))
+                run = self._shown[key] = _Shown(name, iterations, k, k, score=self._early.pop(key, ""))
             self._made += k - run.k
             run.k, run.is_done, self.latest = k, is_done, run
             if k > run.first_k:  # the time of the first ones is that of compiling

@@ -29,7 +29,7 @@ from efhc.experiments.runs.keeping import MadeMeanwhile, MadeRun, RunKeeper, Unf
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, RunTables, labelled, tables_of
-from efhc.learning.measures import evaluated
+from efhc.learning.measures import evaluated, measures_of, metrics_in
 from efhc.report.timelines import with_ends
 from efhc.report.views import State
 
@@ -382,4 +382,6 @@ def _rows_after(table: pl.DataFrame, live: LiveRun, schema: Mapping[str, pl.Data
     last = table[order].max() if len(table) else None
     rows = [record.row for record in live.rows]
     after = [row for row in rows if last is None or (row.get(order) or 0) > last]  # type: ignore[operator]
-    return pl.DataFrame([{name: row.get(name) for name in schema} for row in after], schema=dict(schema))
+    own = dict.fromkeys((name for row in after for name in measures_of(metrics_in(row)) if name in row), pl.Float64())
+    columns = {**schema, **{name: kind for name, kind in own.items() if name not in schema}}
+    return pl.DataFrame([{name: row.get(name) for name in columns} for row in after], schema=columns)

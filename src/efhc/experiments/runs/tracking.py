@@ -22,10 +22,11 @@ from efhc.base.errors import EfhcError
 from efhc.base.own_code import in_one_line
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import flat_settings, to_tables
-from efhc.experiments.runs.events import Begin, EndState, Follower, FollowerFactory, Row
+from efhc.experiments.runs.events import Begin, EndState, Evaluations, Follower, FollowerFactory, Row
 from efhc.experiments.runs.run import Run, file_name
 from efhc.experiments.runs.tables import LOCKSTEP
 from efhc.experiments.trackers.tracker import Entry, Point, Setting, TrackedRun, Tracker
+from efhc.strategies.forms import form_of
 
 TIMEOUT = 120.0
 """Seconds without any progress after which the end of a command no longer waits for a tracker.
@@ -75,6 +76,7 @@ def tracking(
             settings={**settings_of(run), "parameters": begin.parameters, "efhc": __version__},
             folder=folder,
             began=began,
+            measure=run.whole.measure,
             order="iteration" if begin.driver == LOCKSTEP.driver else "seconds",
         )
 
@@ -104,6 +106,9 @@ class _Log(Follower):
         self._ended: tuple[str, str | None] | None = None
         self._entry: Entry | None = None
         self._is_closed = False
+        self._evaluations, self._period = Evaluations(), 1
+        self._last: tuple[Row, bool] | None = None
+        """An evaluation that may get further rows, and whether it began in an earlier session."""
         self.queue: deque[tuple[Point, bool]] = deque()
         """Points, and whether they are of an earlier session, so that the tracker may have them already."""
 
@@ -111,18 +116,31 @@ class _Log(Follower):
 
     def begin(self, run: Begin) -> None:
         self.run = self._tracked(self._run, run)
+        (strategy,) = self._run.experiment.strategies.values()
+        self._period = form_of(strategy).period
         self._add([])
 
     def recalled(self, rows: Callable[[], Iterable[Row]]) -> None:
         if self._is_on:
-            self._add([(_point(row), True) for row in rows()])
+            self._add([point for row in rows() for point in self._points(row, is_recalled=True)])
 
     def evaluated(self, row: Row) -> None:
-        self._add([(_point(row), False)])
+        self._add(self._points(row, is_recalled=False))
 
     def end(self, state: EndState, problem: str | None) -> None:
         self._ended = "finished" if state == "done" else state, problem
-        self._add([])
+        self._add([] if state == "stopped" else self._whole())  # when the run goes on, it may get further rows
+
+    def _points(self, row: Row, *, is_recalled: bool) -> list[tuple[Point, bool]]:
+        """Return the evaluations that are whole, given a further row. With a period, the next one shows that."""
+        evaluation, begins = self._evaluations.add(row)
+        whole = self._whole() if begins else []
+        self._last = evaluation, is_recalled
+        return whole if self._period > 1 else [*whole, *self._whole()]
+
+    def _whole(self) -> list[tuple[Point, bool]]:
+        last, self._last = self._last, None
+        return [] if last is None else [(_point(last[0]), last[1])]
 
     def _add(self, points: list[tuple[Point, bool]]) -> None:
         if self._is_on:

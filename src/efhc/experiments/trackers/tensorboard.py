@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from efhc.base.extras import importing
 from efhc.experiments.trackers.tracker import Point, TrackedRun, Tracker, as_folder
+from efhc.learning.measures import measures_of, metrics_in
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -49,7 +50,7 @@ class EventFiles:
         return point.step < self._first
 
     def add(self, points: Sequence[Point]) -> None:
-        writer = self._writer or self._begin(points[0].step)
+        writer = self._writer or self._begin(points[0])
         for point in points:
             for name, value in point.values.items():
                 writer.add_scalar(name, value, point.step, point.at)
@@ -62,7 +63,7 @@ class EventFiles:
         self._writer.file_writer.add_summary(self._end)
         self._writer.close()
 
-    def _begin(self, step: int) -> SummaryWriter:
+    def _begin(self, first: Point) -> SummaryWriter:
         """Start a file. TensorBoard drops what earlier files have of this step and later ones, which are made again."""
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
@@ -70,9 +71,11 @@ class EventFiles:
         is_new = not self._folder.is_dir() or not any(self._folder.iterdir())
         # TensorBoard reads files in the order of their names: time in seconds, host, suffix.
         self._writer = writer = SummaryWriter(
-            str(self._folder), purge_step=None if is_new else step, filename_suffix=f".{step:012d}"
+            str(self._folder), purge_step=None if is_new else first.step, filename_suffix=f".{first.step:012d}"
         )
-        experiment, start, self._end = hparams(dict(self._run.settings), {"accuracy": None})
+        known = [name for name in measures_of(metrics_in(first.values)) if name in first.values]
+        measure = self._run.measure if self._run.measure in known else next(iter(known), "accuracy")
+        experiment, start, self._end = hparams(dict(self._run.settings), {measure: None})
         if is_new:
             writer.file_writer.add_summary(experiment)
             writer.file_writer.add_summary(start)

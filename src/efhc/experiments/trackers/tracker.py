@@ -47,13 +47,18 @@ class TrackedRun:
     """The directory of the experiment or study. None: its results are kept in memory only."""
     began: datetime
     """When the command that makes the runs began, in local time: the same for all runs of an experiment or study."""
+    measure: str | None
+    """The measure that results go by: a column of the rows. None: accuracy, or the first metric that they have."""
     order: str
     """The column that grows from row to row: "iteration", or "seconds" of an event-driven run."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation: a row of metrics.parquet, or of timeline.parquet."""
+    """One evaluation: a row of metrics.parquet, or of timeline.parquet.
+
+    If an evaluation consists of several rows, their measures are means, and all else is from the last of them.
+    """
 
     step: int
     """The number of iterations made; of an event-driven run, of all devices together."""

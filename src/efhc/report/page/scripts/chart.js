@@ -154,7 +154,7 @@ export class Chart extends Drawing {
     context.textAlign = "right";
     context.fillText(content.x.label, right, bottom + 20);
     context.textAlign = "left";
-    context.fillText([content.y.label, isStretched ? "logarithmic" : ""].filter(Boolean).join(", "), MARGIN.left, bottom + 20);
+    context.fillText([content.y.label, isStretched ? "logarithmic" : ""].filter(Boolean).join(", "), MARGIN.left, bottom + 20, right - 120);
   }
 
   paintBand(context, { color, x, low, high }) {

@@ -1,13 +1,11 @@
-// Accuracy and consensus of all runs of the group, against what one switch says.
+// The measure of the page and one more column of all runs of the group, against what one switch says.
 import { Chart } from "./chart.js";
-import { choice, el, radioSwitch } from "./dom.js";
+import { choice, el, radioSwitch, setText } from "./dom.js";
 import { isKnown } from "./format.js";
 import { looksOf } from "./looks.js";
-import { AXES, COMMON, furtherColumns, measureOf } from "./measures.js";
+import { AXES, COMMON, furtherColumns, measureOf, measures } from "./measures.js";
 import { StrategyLegend } from "./strategy_legend.js";
 
-const FIRST = ["accuracy", "consensus_error"];
-const OF_NODES = ["train_loss", "broadcasts"]; // nodes do not evaluate
 const PLACES = 160;
 
 export class CurvesPanel {
@@ -16,17 +14,21 @@ export class CurvesPanel {
   constructor(store) {
     this.store = store;
     this.axis = "k";
-    this.isAxisChosen = this.isMeasureChosen = false;
+    this.isAxisChosen = false;
+    this.chosen = [null, null]; // what the reader chose for each chart; the upper one shows the measure otherwise
     this.zoom = { range: null, changed: () => this.charts.forEach((chart) => chart.redraw()) };
-    this.charts = FIRST.map(() => new Chart("", this.zoom));
-    this.choices = ["upper", "lower"].map((place, n) =>
+    this.charts = this.chosen.map(() => new Chart("", this.zoom));
+    this.lacking = this.chosen.map(() => el("span", { class: "note" }));
+    const labels = ["Measure of the page", "What the lower curves show"];
+    this.choices = labels.map((label, n) =>
       choice({
         class: "measure",
-        label: `What the ${place} curves show`,
-        options: COMMON.map((one) => [one, measureOf(one).name]),
-        value: FIRST[n],
-        changed: () => {
-          this.isMeasureChosen = true;
+        label,
+        options: [],
+        changed: (column) => {
+          const isOfPage = !n && measures.has(column);
+          this.chosen[n] = isOfPage ? null : column;
+          if (isOfPage) store.chooseMeasure(column);
           this.draw();
         },
       }),
@@ -47,18 +49,19 @@ export class CurvesPanel {
       "section",
       { class: "curves", "aria-label": "Curves" },
       el("div", { class: "bar" }, axes, this.legend.element),
-      ...this.charts.map((chart, n) => chart.figure(this.choices[n])),
+      ...this.charts.map((chart, n) => chart.figure(this.choices[n], this.lacking[n])),
     );
-    store.watch(["curves", "group", "choice", "tree"], (changes) => {
-      if (changes.has("group")) this.begin();
+    store.watch(["curves", "group", "choice", "tree", "measure"], (changes) => {
+      if (changes.has("group")) this.zoom.range = null;
       this.draw();
     });
   }
 
-  begin() {
-    this.zoom.range = null;
-    const first = this.store.currentGroup?.kind === "nodes" ? OF_NODES : FIRST;
-    if (!this.isMeasureChosen) this.choices.forEach((choice, n) => (choice.value = first[n]));
+  /** The columns that the charts show. */
+  get columns() {
+    const measure = this.store.measureOf();
+    const first = measure ? [measure, "consensus_error"] : ["train_loss", "broadcasts"]; // nodes do not evaluate
+    return first.map((column, n) => this.chosen[n] ?? column);
   }
 
   setAxis(axis) {
@@ -73,7 +76,8 @@ export class CurvesPanel {
     const has = (column) => runs.some(({ curve }) => curve[column]?.some(isKnown));
     // Event-driven runs and nodes have their own seconds, and no transmission time: seconds come first.
     if (!this.isAxisChosen && runs.length) this.setAxis(!has("transmission_time") && has("seconds") ? "seconds" : "k");
-    this.offer(furtherColumns(runs.map(({ curve }) => curve)));
+    const { columns } = this;
+    this.offer(columns, [...measures.keys()].filter(has), [...COMMON, ...furtherColumns(runs.map(({ curve }) => curve))]);
     const axis = measureOf(this.axis);
     const strategies = new Map(runs.map(({ run }) => [run.strategy, []]));
     for (const one of runs) strategies.get(one.run.strategy).push(one);
@@ -81,21 +85,26 @@ export class CurvesPanel {
     this.legend.set(looks);
     const shown = [...strategies].filter(([strategy]) => this.legend.isShown(strategy));
     this.charts.forEach((chart, n) => {
-      const column = this.choices[n].value;
+      const column = columns[n];
       const y = measureOf(column);
       chart.title = `${y.name} against ${axis.label}`;
       const drawn = shown.flatMap(([strategy, same]) => this.linesOf(strategy, looks.get(strategy), same, column));
-      const empty = runs.length && !has(this.axis) ? `These runs have no ${axis.label}.` : "Nothing was evaluated yet.";
-      chart.set({ lines: drawn, x: axis, y }, empty);
+      const without = runs.length && [this.axis, column].find((one) => !has(one));
+      chart.set({ lines: drawn, x: axis, y }, without ? `These runs have no ${measureOf(without).label}.` : "Nothing was evaluated yet.");
+      const lacking = runs.filter(({ curve }) => !curve[column]?.some(isKnown)).map(({ run }) => run.strategy);
+      setText(this.lacking[n], lacking.length && !without ? `not recorded: ${[...new Set(lacking)].join(", ")}` : "");
     });
   }
 
-  /** Adds measures to choose from, once they are known. */
-  offer(columns) {
-    for (const select of this.choices) {
-      const offered = new Set([...select.options].map((one) => one.value));
-      select.append(...columns.filter((one) => !offered.has(one)).map((value) => el("option", { value, text: measureOf(value).name })));
-    }
+  /** Offers the measures that these runs have, other columns, and what is shown even if they lack it. */
+  offer(columns, known, others) {
+    this.choices.forEach((select, n) => {
+      const offered = [...new Set([...known, ...others, columns[n]])];
+      if (offered.join() !== [...select.options].map(({ value }) => value).join()) {
+        select.replaceChildren(...offered.map((value) => el("option", { value, text: measureOf(value).name })));
+      }
+      select.value = columns[n];
+    });
   }
 
   /** The line of the only run of a strategy or, of several seeds, thin lines and their mean. */

@@ -28,7 +28,7 @@ export class DevicePanel {
       el("div", { class: "device-about" }, el("h3", {}, el("span", { text: "Device " }), this.number), this.facts),
       this.chart.figure(el("span", { text: this.chart.title }), note),
     );
-    store.watch(["run", "detail", "device", "samples", "events"], () => this.draw());
+    store.watch(["run", "detail", "device", "samples", "events", "curves"], () => this.draw());
     store.watch(["moment"], () => {
       this.chart.setCursor(moment.at);
       this.drawFacts();
@@ -73,9 +73,12 @@ export class DevicePanel {
     const { shown, device } = this.store;
     const one = shown?.devices[device];
     if (!one) return;
-    const { accuracy, drift, threshold } = this.moment.sample;
+    const { accuracy, own_accuracy: own, drift, threshold } = this.moment.sample;
     setFacts(this.facts, [
       ["accuracy", accuracyWords(accuracy?.[device])],
+      ["on own data", accuracyWords(own?.[device])],
+      ["worst device", this.ofAll("min")],
+      ["10th percentile", this.ofAll("p10")],
       ["drift", digits(drift?.[device])],
       ["threshold", digits(threshold?.[device])],
       ["fired in", this.firedWords(shown)],
@@ -83,6 +86,14 @@ export class DevicePanel {
       ["samples", whole(one.samples)],
       ["labels", one.labels?.length ? labelWords(one.labels) : "–"],
     ]);
+  }
+
+  /** A statistic of the accuracies of all devices at the moment, on the global test set and on their own data. */
+  ofAll(statistic) {
+    const { curve = {} } = this.store;
+    const n = lastUpTo(curve.k ?? [], (this.moment.k ?? Infinity) + 1);
+    const both = ["accuracy", "own_accuracy"].map((name) => accuracyWords(curve[`${name}_${statistic}`]?.[n]));
+    return both.filter((one) => one !== "–").join(", own ") || "–";
   }
 
   firedWords({ events, is_sample }) {

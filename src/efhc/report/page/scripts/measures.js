@@ -1,40 +1,50 @@
-// What is measured of a run over time: how it is called, and how its numbers are written. A metric of the reader's own is shown, too.
-import { accuracyWords, digits, duration, short, whole } from "./format.js";
+// What is measured of a run over time: how it is called, and how its numbers are written.
+import { accuracyWords, digits, duration, isKnown, short, whole } from "./format.js";
 
-const precise = (value) => digits(value, 5);
+/** The measures of the runs by name, {name, label, better, family}, as `report/views.py` describes them. */
+export const measures = new Map();
 
 /**
  * By column of a curve: `name` for a list to choose from, `label` for an axis, `heading` for a table, `words` for ticks,
  * `full` for a readout and `cell` for a table. `mayStretch`: an axis may be logarithmic.
  */
-const MEASURES = {
-  k: { name: "Iterations", heading: "iteration", label: "iteration", full: whole },
-  transmission_time: { label: "transmission time", full: precise, cell: short },
-  bits: { name: "Bits", heading: "bits on air", label: "bits on air", full: whole, cell: short },
-  seconds: { label: "seconds", full: (value) => `${digits(value, 4)} (${duration(value)})`, cell: digits },
-  accuracy: { label: "mean of the devices", full: accuracyWords },
-  mean_model_accuracy: { name: "Accuracy of the mean model", heading: "accuracy, mean model", label: "accuracy", full: accuracyWords },
-  accuracy_min: { name: "Accuracy of the worst device", heading: "accuracy, worst device", label: "accuracy", full: accuracyWords },
-  accuracy_max: { name: "Accuracy of the best device", heading: "accuracy, best device", label: "accuracy", full: accuracyWords },
-  consensus_error: { label: "spread of the models", mayStretch: true },
-  train_loss: { name: "Training loss", heading: "training loss", label: "loss", mayStretch: true },
+const COLUMNS = {
+  k: { name: "Iterations", heading: "iteration", full: whole },
+  transmission_time: { cell: short },
+  bits: { name: "Bits", heading: "bits on air", full: whole, cell: short },
+  seconds: { full: (value) => `${digits(value, 4)} (${duration(value)})`, cell: digits },
+  consensus_error: { mayStretch: true },
+  train_loss: { heading: "training loss", mayStretch: true },
   broadcasts: { label: "broadcasts so far", full: whole },
   fired: { heading: "times fired" },
-  fired_in_sample: { heading: "fired in the sample" },
 };
 
 export const AXES = ["k", "transmission_time", "bits", "seconds"];
-/** The measures of all runs, in the order in which they are offered. */
-export const COMMON = ["accuracy", "mean_model_accuracy", "accuracy_min", "accuracy_max", "consensus_error", "train_loss", "broadcasts", "transmission_time", "bits"];
+/** The columns of all curves besides measures, in the order in which they are offered. */
+export const COMMON = ["consensus_error", "train_loss", "broadcasts", "transmission_time", "bits"];
 
-/** The columns of these curves besides those of all runs: metrics of single drivers, or of the reader's own. */
+/** The columns of these curves besides those of all runs and the measures: those of single drivers, or of the reader's own. */
 export function furtherColumns(curves) {
-  const known = new Set([...AXES, ...COMMON]);
+  const known = new Set([...AXES, ...COMMON, ...measures.keys()]);
   return [...new Set(curves.flatMap((curve) => Object.keys(curve ?? {})))].filter((name) => !known.has(name));
 }
 
+/** The measures of what a measure is about: mean, extremes and spread over the devices, and that of the mean model. */
+export function relatives(name) {
+  const family = measures.get(name)?.family;
+  return [...measures.values()].filter((one) => one.family === family).map((one) => one.name);
+}
+
+/** A measure of the last evaluation of a run, in words; empty if there was no evaluation. */
+export function latestWords({ latest }, name) {
+  if (isKnown(latest[name])) return measureOf(name).full(latest[name]);
+  return Object.keys(latest).length ? "not recorded" : "";
+}
+
 export function measureOf(column) {
-  const heading = column.replaceAll("_", " ");
-  const known = { name: heading[0].toUpperCase() + heading.slice(1), heading, label: heading, words: short, full: digits, ...MEASURES[column] };
+  const { heading = column.replaceAll("_", " "), ...own } = COLUMNS[column] ?? {};
+  const { label = heading, better } = measures.get(column) ?? {};
+  const full = column.includes("accuracy") ? accuracyWords : digits;
+  const known = { name: label[0].toUpperCase() + label.slice(1), heading, label, words: short, full, mayStretch: better === "lower", ...own };
   return { cell: known.full, ...known };
 }

@@ -1,8 +1,9 @@
 // The network of the run at the moment that is shown.
 import { el, setText } from "./dom.js";
-import { accuracyWords, isKnown, plural, whole } from "./format.js";
+import { isKnown, plural, whole } from "./format.js";
 import { FADE, NetworkDrawing, deviceWords, networkKey } from "./network.js";
 import { lastUpTo } from "./axes.js";
+import { measureOf, measures } from "./measures.js";
 
 export class NetworkPanel {
   static order = 1;
@@ -20,8 +21,8 @@ export class NetworkPanel {
     this.element.className = "stage";
     this.element.append(this.legend);
     store.watch(["run", "detail"], () => this.begin());
-    store.watch(["run", "detail", "samples", "events"], () => this.drawLegend());
-    store.watch(["run", "detail", "moment", "network", "samples"], () => this.draw());
+    store.watch(["run", "detail", "samples", "events", "measure", "tree"], () => this.drawLegend());
+    store.watch(["run", "detail", "moment", "network", "samples", "measure"], () => this.draw());
     store.watch(["device"], () => this.drawing.setChosen(store.device));
   }
 
@@ -42,13 +43,19 @@ export class NetworkPanel {
     return links[Math.max(0, lastUpTo(k, this.moment.k ?? Infinity))] ?? [];
   }
 
+  /** What the colours show: of the samples of the devices, that which the measure of the page is about. */
+  get value() {
+    const family = measures.get(this.store.measureOf())?.family;
+    return this.store.shown?.samples[family]?.some(Boolean) ? family : "accuracy";
+  }
+
   /** The colours keep their meaning: they span the accuracies of all times. */
   drawLegend() {
     const { shown } = this.store;
     if (!shown) return;
-    this.range = accuracyRange(shown.samples);
+    this.range = accuracyRange(shown.samples.k, shown.samples[this.value]);
     const bandwidths = shown.devices.map((one) => one.bandwidth);
-    const key = { value: "accuracy", words: (one) => one.toFixed(2), range: this.range, bandwidths, isMoving: shown.events.k.length > 0 };
+    const key = { value: measureOf(this.value).label, words: (one) => one.toFixed(2), range: this.range, bandwidths, isMoving: shown.events.k.length > 0 };
     this.legend.replaceChildren(...networkKey(key));
   }
 
@@ -59,7 +66,7 @@ export class NetworkPanel {
     const { links } = this;
     const { place, sample } = this.moment;
     this.drawing.setLinks(links);
-    this.drawing.setState({ values: sample.accuracy, range: this.range ?? [0, 1], fired: events.fired[place] ?? [], trail: this.trail(events) });
+    this.drawing.setState({ values: sample[this.value], range: this.range ?? [0, 1], fired: events.fired[place] ?? [], trail: this.trail(events) });
     if (!events.k.length) return setText(this.caption, `${plural(devices.length, "device")}, ${plural(links.length, "link")}`);
     const fired = `${whole(new Set(events.fired[place]).size)} of ${plural(devices.length, "device")} fired`;
     const used = events.used[place]; // null: there was no room for them
@@ -79,8 +86,9 @@ export class NetworkPanel {
   describe(device) {
     const one = this.store.shown?.devices[device];
     if (!one) return ["no device"];
-    const accuracy = this.moment.sample.accuracy?.[device];
-    const more = [one.node?.state, isKnown(accuracy) && `accuracy ${accuracyWords(accuracy)}`].filter(Boolean);
+    const { label, full } = measureOf(this.value);
+    const accuracy = this.moment.sample[this.value]?.[device];
+    const more = [one.node?.state, isKnown(accuracy) && `${label} ${full(accuracy)}`].filter(Boolean);
     return deviceWords(one, device, this.links, more);
   }
 }
@@ -89,7 +97,7 @@ export class NetworkPanel {
  * The range of the accuracies that are known, or null. The first tenth of the run, in which accuracies jump, does not
  * widen it: devices would hardly differ afterwards.
  */
-function accuracyRange({ k, accuracy }) {
+function accuracyRange(k, accuracy) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of accuracy.slice(lastUpTo(k, (k.at(-1) ?? 0) / 10) + 1).flat().filter(isKnown)) {
     [low, high] = [Math.min(low, value), Math.max(high, value)];

@@ -1,6 +1,7 @@
 // The chosen run in words: what it is, how far it is, and what to do if it has stopped.
 import { copyButton, el, setFacts, setText } from "./dom.js";
-import { accuracyWords, duration, short, whole } from "./format.js";
+import { duration, short, whole } from "./format.js";
+import { latestWords, measureOf } from "./measures.js";
 
 const ABSENCES = { gone: "The files of this run are gone.", missing: "This page has only the curves of this run." };
 const STATES = { waiting: "waiting to start", running: "running", done: "done", stopped: "stopped", failed: "failed" };
@@ -17,7 +18,7 @@ export class RunHead {
     this.status = el("div", { class: "unseen", role: "status" });
     const title = el("div", { class: "title" }, this.title, this.state);
     this.element = el("div", { class: "head" }, this.place, title, this.numbers, this.bar, this.notice, this.status);
-    store.watch(["tree", "choice", "detail", "connection", "curves"], () => this.draw());
+    store.watch(["tree", "choice", "detail", "connection", "curves", "measure"], () => this.draw());
   }
 
   draw() {
@@ -28,7 +29,7 @@ export class RunHead {
     setText(this.title, `${run.strategy}, seed ${run.seed}`);
     setText(this.state, STATES[run.state]);
     this.state.className = `badge is-${run.state}`;
-    this.drawNumbers(run);
+    this.drawNumbers(run, this.store.measureOf(group) ?? "accuracy");
     this.bar.style.setProperty("--share", run.iterations ? Math.min(1, run.k / run.iterations) : 0);
     this.bar.className = `bar-of-run is-${run.state}`;
     this.drawNotice(run, group);
@@ -37,13 +38,13 @@ export class RunHead {
     document.title = `${share}${group.name} · efhc`;
   }
 
-  drawNumbers(run) {
+  drawNumbers(run, measure) {
     const curve = this.store.lines[run.id];
     const last = (column) => curve?.[column]?.at(-1) ?? null;
     const speed = run.iterations_per_second;
     setFacts(this.numbers, [
       ["iterations", run.state === "done" ? whole(run.iterations) : `${whole(run.k)} of ${whole(run.iterations)}`],
-      ["accuracy", accuracyWords(run.accuracy)],
+      [measureOf(measure).label, latestWords(run, measure) || "–"],
       ["transmission time", short(last("transmission_time"))],
       ["broadcasts", whole(last("broadcasts"))],
       ["iterations per second", speed === null ? "–" : short(Number(speed.toPrecision(3)))],

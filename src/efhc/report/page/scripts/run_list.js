@@ -1,7 +1,8 @@
 // All runs that were found, with their state and progress.
 import { el, setText } from "./dom.js";
-import { accuracyWords, duration, plural } from "./format.js";
+import { duration, plural } from "./format.js";
 import { looksOf, swatch } from "./looks.js";
+import { latestWords, measureOf } from "./measures.js";
 
 export class RunList {
   constructor(store) {
@@ -17,7 +18,7 @@ export class RunList {
     this.isWide.addEventListener("change", unfold);
     unfold();
     this.list.addEventListener("keydown", (event) => this.move(event));
-    store.watch(["tree", "choice"], () => this.draw());
+    store.watch(["tree", "choice", "measure"], () => this.draw());
   }
 
   draw() {
@@ -69,15 +70,16 @@ export class RunList {
     head.seen ||= head.element.open;
     setText(head.state, group.problem ?? (group.state === "done" ? "" : group.state));
     head.state.className = `group-state is-${group.state}`;
+    const measure = this.store.measureOf(group);
     for (const run of group.runs) {
       const { button, state, bar, value } = this.rows.get(run.id);
       if (run.id === this.store.run) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
       button.className = `run is-${run.state}`;
-      button.title = run.problem ?? "";
+      button.title = run.problem ?? (measure ? measureOf(measure).label : "");
       const isWaiting = run.state === "waiting";
       setText(state, isWaiting ? "" : stateWords(run));
-      setText(value, isWaiting ? "waiting" : run.accuracy === null ? "" : accuracyWords(run.accuracy));
+      setText(value, isWaiting ? "waiting" : latestWords(run, measure));
       bar.style.setProperty("--share", run.iterations ? Math.min(1, run.k / run.iterations) : 0);
     }
   }

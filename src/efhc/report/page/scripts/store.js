@@ -3,8 +3,10 @@
 // The data come from a source: a server, whose events `tree`, `detail`, `delta` and `gone` are methods of the store, or
 // the page itself.
 
+import { measures } from "./measures.js";
+
 const NO_ROWS = () => ({
-  samples: { k: [], accuracy: [], drift: [], threshold: [] },
+  samples: { k: [], accuracy: [], own_accuracy: [], drift: [], threshold: [] },
   events: { k: [], fired: [], used: [], seconds: [] },
   network: { k: [], links: [] },
 });
@@ -24,6 +26,7 @@ export class Store {
     this.isConnected = true;
     this.isRefused = false;
     this.device = 0;
+    this.measure = null; // the measure that the reader chose
     this.watchers = [];
     this.changes = new Set();
   }
@@ -56,6 +59,7 @@ export class Store {
   tree(tree) {
     const before = this.currentRun;
     this.runs = tree;
+    for (const one of tree.measures) measures.set(one.name, one);
     this.changed("tree");
     this.settle(before);
   }
@@ -114,6 +118,18 @@ export class Store {
     if (device === this.device) return;
     this.device = device;
     this.changed("device");
+  }
+
+  /** The measure is that of the page: of the runs of all groups, their curves, devices and tables. */
+  chooseMeasure(measure) {
+    if (measure === this.measure) return;
+    this.measure = measure;
+    this.changed("measure");
+  }
+
+  /** The measure by which the runs of a group are shown, if they evaluate anything. */
+  measureOf(group = this.currentGroup) {
+    return group?.measure && measures.has(this.measure) ? this.measure : group?.measure;
   }
 
   get groups() {

@@ -1,21 +1,13 @@
 // Tables of the runs of the group, of the evaluations of the run, and of its devices.
 import { el, radioSwitch } from "./dom.js";
 import { accuracyWords, counted, digits, duration, fileName, labelWords, whole } from "./format.js";
-import { furtherColumns, measureOf } from "./measures.js";
+import { COMMON, furtherColumns, measureOf, relatives } from "./measures.js";
 import { SortableTable, number, text } from "./table.js";
 
 const measured = (name) => number(name, measureOf(name).cell, (row) => row[name]);
-const AT_END = ["mean_model_accuracy", "consensus_error", "transmission_time", "bits", "broadcasts", "seconds"];
-const EVALUATED = ["k", "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy", "consensus_error", "train_loss", "transmission_time", "bits", "broadcasts", "seconds"];
-const RUN = [
-  text("strategy"),
-  number("seed", String),
-  text("state"),
-  number("iterations", whole, ({ k }) => k),
-  number("accuracy", accuracyWords),
-  ...AT_END.slice(0, -1).map(measured),
-  number("seconds", duration),
-];
+const EVALUATED = [...COMMON, "seconds"];
+const RUN = [text("strategy"), number("seed", String), text("state"), number("iterations", whole, ({ k }) => k)];
+const RUN_AT_END = [...COMMON.map(measured), number("seconds", duration)];
 const DEVICE = [
   number("device", String),
   number("bandwidth", (value) => digits(value, 5)),
@@ -23,6 +15,7 @@ const DEVICE = [
   text("labels", ({ labels }) => (labels?.length ? labelWords(labels) : null)),
   number("neighbours", whole),
   number("accuracy", accuracyWords),
+  number("own_accuracy", accuracyWords),
   number("drift"),
   number("threshold"),
 ];
@@ -41,7 +34,7 @@ export class TablesPanel {
       Runs: {
         caption: "Runs of this group",
         file: () => `${group()}-runs`,
-        columns: () => RUN,
+        columns: () => [...RUN, ...this.measured, ...RUN_AT_END],
         rows: () => this.runRows(),
         choose: ({ id }) => store.choose(store.group, id),
         isCurrent: ({ id }) => id === store.run,
@@ -49,7 +42,7 @@ export class TablesPanel {
       Evaluations: {
         caption: "Evaluations of this run",
         file: () => `${run()}-evaluations`,
-        columns: () => [...EVALUATED, ...furtherColumns([store.curve])].map(measured),
+        columns: () => [measured("k"), ...this.measured, ...[...EVALUATED, ...furtherColumns([store.curve])].map(measured)],
         rows: () => this.evaluationRows(),
       },
       Devices: {
@@ -77,7 +70,7 @@ export class TablesPanel {
       },
     });
     this.element = el("section", { class: "tables", "aria-label": "Tables" }, el("div", { class: "bar" }, kinds, this.exact, this.tools), this.place);
-    store.watch(["tree", "choice", "curves"], () => this.shown !== "Devices" && this.draw());
+    store.watch(["tree", "choice", "curves", "measure"], () => this.shown !== "Devices" && this.draw());
     store.watch(["detail", "device", "samples", "events", "network"], () => this.shown === "Devices" && this.draw());
   }
 
@@ -96,10 +89,15 @@ export class TablesPanel {
     if (address) this.exact.href = address;
   }
 
+  /** The columns of what the measure of the page is about. */
+  get measured() {
+    return relatives(this.store.measureOf()).map(measured);
+  }
+
   runRows() {
     const { currentGroup, lines } = this.store;
-    const last = (curve) => Object.fromEntries(AT_END.map((column) => [column, curve?.[column]?.at(-1)]));
-    return (currentGroup?.runs ?? []).map((run) => ({ ...run, ...last(lines[run.id]) }));
+    const last = (curve) => Object.fromEntries(EVALUATED.map((column) => [column, curve?.[column]?.at(-1)]));
+    return (currentGroup?.runs ?? []).map((run) => ({ ...run, ...last(lines[run.id]), ...run.latest }));
   }
 
   evaluationRows() {
@@ -117,6 +115,7 @@ export class TablesPanel {
       n,
       neighbours: network.k.length ? (neighbours.get(n) ?? 0) : null,
       accuracy: now(samples.accuracy, n),
+      own_accuracy: now(samples.own_accuracy, n),
       drift: now(samples.drift, n),
       threshold: now(samples.threshold, n),
       fired: events.k.length ? (fired.get(n) ?? 0) : null,

@@ -49,17 +49,19 @@ function deletedWords(store) {
   return element;
 }
 
-/** The address of the page names the run that the reader chose. */
+/** The address of the page names the run and the measure that the reader chose. */
 function keepAddress(store) {
-  const named = () => new URLSearchParams(location.hash.slice(1)).get("run");
-  store.wanted = named();
-  store.watch(["choice"], () => {
-    const hash = store.isPinned && store.run ? `#run=${encodeURIComponent(store.run)}` : "";
+  const named = (name) => new URLSearchParams(location.hash.slice(1)).get(name);
+  [store.wanted, store.measure] = [named("run"), named("measure")];
+  store.watch(["choice", "measure"], () => {
+    const chosen = Object.entries({ run: store.isPinned && store.run, measure: store.measure }).filter(([, value]) => value);
+    const hash = chosen.length ? `#${new URLSearchParams(chosen)}` : "";
     if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
   });
   window.addEventListener("hashchange", () => {
-    const found = store.find(named());
+    const found = store.find(named("run"));
     if (found) store.choose(...found);
+    store.chooseMeasure(named("measure"));
   });
 }
 
