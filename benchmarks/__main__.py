@@ -10,13 +10,14 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from benchmarks import checkouts, clocks, evaluation, limit, networks, node, scaling, watching
+from benchmarks import backends, checkouts, clocks, evaluation, limit, networks, node, scaling, watching
 from benchmarks.measure import Row
 from benchmarks.workloads import WORKLOADS, against_plain_loop
 from efhc.base.errors import EfhcError
 from efhc.experiments.runs.provenance import provenance
 
 ALONE = {
+    "backends": backends.measure,
     "clocks": clocks.measure,
     "evaluation": evaluation.measure,
     "limit": limit.measure,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import checkouts, clocks, evaluation, limit, networks, node, scaling
+from benchmarks import backends, checkouts, clocks, evaluation, limit, networks, node, scaling
 from benchmarks.measure import Ratio, by_turns, timed
 from benchmarks.plain import OneModel, PlainLoop
 from benchmarks.swapping import OURS, PLAIN, swap
@@ -144,6 +144,14 @@ def test_scaling_is_numbers_and_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_the_share_of_evaluation_is_a_share():
     assert 0 < evaluation.share(1, 3, {}) < 1
+
+
+@pytest.mark.slow
+def test_backends_are_measured_against_plain_torch():
+    taken, found = backends.times(backends.CASES["mlp with tanh"], 1)
+    assert taken in backends.NAMES
+    assert found.keys() == {"plain torch", "stacked", "loop"}
+    assert all(seconds > 0 for each in found.values() for seconds in each)
 
 
 @pytest.mark.slow

@@ -65,9 +65,8 @@ class Learner:
         Raises `ScoresNotFinite` if a largest score is not finite.
         """
         numbers = np.arange(len(models)) if devices is None else devices
-        means: dict[str, list[Floats]] = {metric: [] for metric in self.backend.metrics}
-        own: dict[str, list[Floats]] = {metric: [] for metric in self.backend.metrics}
-        by_cell: dict[str, Floats] = {}
+        metrics, own = self.backend.metrics, self.own
+        sums: list[Floats] = []
         done = 0
         mean = mean_of(*self.backend.averaged(models, local))
         for rows, of_rows in self._calls(*self.backend.used(models, local, numbers), *mean):
@@ -76,18 +75,14 @@ class Learner:
             except ScoresNotFinite as error:
                 place = done + (error.device or 0)
                 raise ScoresNotFinite(int(numbers[place]) if place < len(models) else None) from None
-            those = numbers[done : done + len(rows)]
             done += len(rows)
-            for metric, values in scored.items():
-                by_cell[metric] = self.own.by_cell(values)
-                means[metric].append(values.mean(axis=1, dtype=np.float64))
-                own[metric].append(self.own.of_devices(by_cell[metric][: len(those)], those))
-        found = {}
-        for metric, cells in by_cell.items():
-            *every, mean_model = np.concatenate(means[metric]).tolist()  # the last row is that of the mean model
-            of_mean = self.own.of_devices(np.broadcast_to(cells[-1], (len(numbers), len(cells[-1]))), numbers).mean()
-            found[metric] = Scores(np.array(every), np.concatenate(own[metric]), mean_model, float(of_mean))
-        return Evaluation(self.backend.metrics, found, numbers)
+            sums.append(own.sums_by_cell(np.stack([scored[metric] for metric in metrics])))
+        of_cells = np.concatenate(sums, axis=1)  # the last row is that of the mean model
+        every, of_cells = of_cells.sum(axis=2) / len(self.data.y_test), of_cells / own.sizes
+        of_own = own.of_devices(of_cells[:, :-1], numbers)
+        of_mean = own.of_devices(np.broadcast_to(of_cells[:, -1:], of_cells[:, :-1].shape), numbers).mean(axis=1)
+        found = zip(metrics, every[:, :-1], of_own, every[:, -1].tolist(), of_mean.tolist(), strict=True)
+        return Evaluation(metrics, {metric: Scores(*scores) for metric, *scores in found}, numbers)
 
     def _calls(
         self, models: Floats, local: Local, mean_model: Floats, mean_local: Local
