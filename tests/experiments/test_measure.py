@@ -96,7 +96,7 @@ def test_budgets_and_frontiers_are_of_the_measure(small, word: str):
     assert at_end.select("strategy", "seed").equals(expected.select("strategy", "seed"))
     assert at_end[word].to_list() == expected[word].to_list()
     assert efhc.simulate(SMALL, measure=word).at_budget(1.0).equals(at_end)
-    assert small.frontier(measure=word).axes[0].get_ylabel() == KNOWN[word].label
+    assert small.frontier(measure=word).axes[0].get_ylabel().replace("\n", " ") == KNOWN[word].label
 
 
 @pytest.mark.parametrize("word", WORDS)

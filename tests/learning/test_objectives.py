@@ -25,7 +25,7 @@ from efhc.learning.learner import Learner
 from efhc.learning.measures import measures_of
 from efhc.learning.models import MLP, SVM, Module, ModuleModel
 from efhc.learning.models.modules import NOT_FOR_METRICS
-from efhc.learning.partition import IID, Dirichlet, Groups, LabelsPerDevice, Shards
+from efhc.learning.partition import IID, Dirichlet, Groups, LabelsPerDevice, Shards, set_aside
 
 BACKENDS = [LoopBackend, StackedBackend]
 DEVICES, SAMPLES = 5, 24
@@ -270,6 +270,7 @@ def test_own_measures_without_classes_are_global_by_chance_by_group_or_unknown()
 
 
 def test_a_share_of_numbers_is_set_aside_for_validation():
-    split = NUMBERS.with_validation(0.25)
-    assert (len(split.y_train), len(split.y_test)) == (18, 6)
-    assert sorted([*split.y_train, *split.y_test]) == sorted(NUMBERS.y_train)
+    parts = np.array_split(np.arange(len(NUMBERS.y_train)), 3)
+    kept, aside = set_aside(parts, 0.25, Randomness(0))
+    assert [*map(len, kept), *map(len, aside)] == [6, 6, 6, 2, 2, 2]
+    assert NUMBERS.tested_on_training(aside[1]).y_test.tolist() == NUMBERS.y_train[aside[1]].tolist()

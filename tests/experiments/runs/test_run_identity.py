@@ -44,6 +44,7 @@ KEYS: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("tables", "keys"), KEYS)
 def test_keys_of_lockstep_runs_are_those_of_before(tables: dict[str, Any], keys: list[str], monkeypatch):
     monkeypatch.setattr(run, "__version__", "0.1.0")
+    tables = {**tables, "evaluate_at": "multiples"}
     assert [one.key for one in Runs().of(build_experiment(tables))] == keys
     assert [one.key for one in Runs().of(build_experiment({**tables, "driver": "lockstep"}))] == keys
 

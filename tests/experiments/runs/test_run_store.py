@@ -118,6 +118,7 @@ def test_files_made_elsewhere_are_kept_and_found(tmp_path):
     assert isinstance(store.curve(run), pl.DataFrame)
 
 
+@pytest.mark.filterwarnings("ignore:.*have no test samples")
 def test_accuracy_on_part_of_the_test_set_is_that_of_those_samples():
     data = efhc.Digits().load("float32")
     some = data.tested_on(100)
@@ -126,5 +127,5 @@ def test_accuracy_on_part_of_the_test_set_is_that_of_those_samples():
     assert (some.y_test == data.y_test[rows]).all()
     assert some.classes == data.classes
     assert data.tested_on(10**6).y_test.tolist() == data.y_test.tolist()
-    accuracy = efhc.simulate(SMALL, test_samples=10).metrics["accuracy_max"].drop_nulls()
+    accuracy = efhc.simulate(SMALL, test_samples=10, partition="iid").metrics["accuracy_max"].drop_nulls()
     assert all(abs(value * 10 - round(value * 10)) < 1e-9 for value in accuracy)

@@ -24,7 +24,13 @@ from efhc.scenarios.scenario import ScenarioReader
 SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
 METRIC_COLUMNS = [
     "strategy", "seed", "iteration", "transmission_time", "transmission_time_total", "fired", "links_used",
-    "train_loss", "accuracy", "accuracy_min", "accuracy_max", "consensus_error", "mean_model_accuracy", "bits",
+    "train_loss", "consensus_error", "bits", "evaluation",
+    "accuracy", "accuracy_min", "accuracy_max", "accuracy_p10", "accuracy_std",
+    "own_accuracy", "own_accuracy_min", "own_accuracy_max", "own_accuracy_p10", "own_accuracy_std",
+    "mean_model_accuracy", "mean_model_own_accuracy",
+    "loss", "loss_min", "loss_max", "loss_p90", "loss_std",
+    "own_loss", "own_loss_min", "own_loss_max", "own_loss_p90", "own_loss_std",
+    "mean_model_loss", "mean_model_own_loss",
 ]  # fmt: skip
 
 
@@ -42,8 +48,12 @@ def test_metrics_have_a_row_per_strategy_seed_and_iteration():
     result = efhc.simulate(**SMALL)
     assert result.metrics.columns == METRIC_COLUMNS
     assert len(result.metrics) == 4 * 2 * 12
-    evaluated = result.metrics.filter(pl.col("accuracy").is_not_null())["iteration"].unique().sort().to_list()
-    assert evaluated == [0, 4, 9, 11]
+    evaluated = (
+        result.metrics.filter(pl.col("accuracy").is_not_null()).group_by("seed").agg(pl.col("iteration").unique())
+    )
+    for moments in evaluated["iteration"].to_list():  # after the first, in each window of five, and at the end
+        assert [moments.count(k) for k in (0, 11)] == [1, 1]
+        assert [any(k // 5 == window for k in moments) for window in (0, 1, 2)] == [True] * 3
     totals = result.metrics.group_by("strategy", "seed").agg(
         pl.col("transmission_time").sum(), pl.col("transmission_time_total").last()
     )
@@ -327,8 +337,8 @@ def test_arrays_and_policies_of_ones_own_can_be_handed_over():
     ("owner", "name", "at", "backend"),
     [
         *((ScenarioReader, "batch", at, "arrays") for at in (1, 13)),
-        *((Learner, "accuracies", at, "arrays") for at in (1, 5)),
-        (Learner, "accuracies", 2, "auto"),  # of k = 4, after that of k = 0
+        *((Learner, "evaluate", at, "arrays") for at in (1, 5)),
+        (Learner, "evaluate", 2, "auto"),  # of k = 4, after that of k = 0
         (Record, "add", 6, "auto"),  # the second of the second run
     ],
 )

@@ -81,7 +81,7 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
     read and written, but refuses to run; then settings that earlier versions had are left out. Raises `InputError` if a
     field cannot be used.
     """
-    fields = fields if run_code else _without_removed(fields)
+    fields = fields if run_code else IMPLIED | _without_removed(fields)
     try:
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
@@ -261,7 +261,8 @@ def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: b
     return re.sub(f'^(.+) = "{re.escape(NONE)}"$', r"# \1 = (none)", toml, flags=re.MULTILINE)
 
 
-IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
+BUDGETS = list(Experiment.model_fields["budgets"].default)
+IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}, "evaluate_at": "multiples", "budgets": BUDGETS}
 """What a config means that lacks a setting, because it was written before there was one."""
 LOG, MEASURE = "log", "measure"
 """Settings that do not determine results, and are no part of the key of a run."""
