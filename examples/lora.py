@@ -17,11 +17,11 @@ class LoRA(nn.Module):
     def __init__(self, inputs: int, outputs: int, rank: int):
         super().__init__()
         self.base = nn.Linear(inputs, outputs)
-        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
-        nn.init.zeros_(self.up.weight)
+        self.lora_a, self.lora_b = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+        nn.init.zeros_(self.lora_b.weight)
 
     def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
+        return self.base(x) + self.lora_b(self.lora_a(x))
 
 
 class Block(nn.Module):
@@ -57,7 +57,7 @@ def network(side=8, classes=10, width=32, blocks=2, rank=4):
     """The transformer with its base drawn by a seed and frozen."""
     module, generator = Transformer(side, classes, width, blocks, rank), torch.Generator().manual_seed(0)
     for name, parameter in module.named_parameters():
-        if not any(part in name for part in ("down", "up", "head")):
+        if not any(part in name for part in ("lora_", "head")):
             parameter.requires_grad_(False)
             if parameter.ndim > 1:
                 parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)

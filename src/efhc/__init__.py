@@ -31,6 +31,7 @@ _HOMES = {
     "CodecPolicy": "efhc.strategies.parts.codecs",
     "LocalStep": "efhc.core.local_steps",
     "StepLimit": "efhc.core.step_limits",
+    "Personal": "efhc.core.personal",
     "LinksPolicy": "efhc.strategies.parts.link_choices",
     "SchedulePolicy": "efhc.core.schedules",
     "Network": "efhc.network.topologies",

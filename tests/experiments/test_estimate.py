@@ -16,8 +16,9 @@ STRATEGIES = {"EF-HC": EventTriggered(), "ZT": ZeroThreshold()}
 
 def test_it_counts_iterations_evaluations_and_runs(monkeypatch: pytest.MonkeyPatch):
     timed = []
-    monkeypatch.setattr(estimating, "_timed", lambda run: timed.append(run.strategy) or (0.5, 100.0))
+    monkeypatch.setattr(estimating, "_timed", lambda run, scenario: timed.append(run.strategy) or (0.5, 100.0))
     experiment = Experiment(iterations=45, evaluate_every=10, seeds=[0, 1, 2], strategies=STRATEGIES)
+    experiment = experiment.model_copy(update={"evaluate_at": "multiples"})
     found = estimate(Runs().of(experiment))
     assert found == (0.5 * 45 * 6 + 100.0 * 6 * 6, 6)  # evaluated after 1, 10, 20, 30, 40, 45
     assert sorted(timed) == ["EF-HC", "ZT"]  # seeds alike are timed once

@@ -13,6 +13,7 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, merged
 from efhc.experiments.studies.reproduce import reproduce, runs_of_figures
+from efhc.learning.measures import evaluated
 
 FRONTIER = """
 iterations = 40
@@ -221,7 +222,8 @@ def test_the_numbers_of_every_setting_can_be_found_in_the_runs(full):
     runs = [pl.read_parquet(path) for path in (out / "runs").glob("*/metrics.parquet")]
     ends = {(run["strategy"][0], run["seed"][0]): set() for run in runs}
     for run in runs:
-        ends[run["strategy"][0], run["seed"][0]].add((run["accuracy"][-1], run["transmission_time_total"][-1]))
+        last = evaluated(run).row(-1, named=True)
+        ends[last["strategy"], last["seed"]].add((last["accuracy"], last["transmission_time_total"]))
     table = pl.read_csv(out / "figures" / "mine-base.csv")
     assert table.columns[:3] == ["strategy", "seed", "spends"]
     assert len(table) == 4 * 5

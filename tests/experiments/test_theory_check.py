@@ -622,11 +622,20 @@ def test_other_final_models_are_noticed(run, seeds):
 # What cannot be checked
 
 
-def test_runs_that_failed_are_one_line(run):
-    meta = json.loads((run / "meta.json").read_text())
-    failed = [{"strategy": "ZT", "seed": 3, "reason": "it diverged"}]
-    (run / "meta.json").write_text(json.dumps(meta | {"failed": failed}))
-    with pytest.raises(efhc.EfhcError, match=r"^ZT, seed 3 failed \(it diverged\); "):
+def test_a_strategy_of_which_a_run_failed_is_skipped_and_the_others_are_checked(run):
+    def fail(*strategies: str) -> None:
+        meta = json.loads((run / "meta.json").read_text())
+        failed = [{"strategy": name, "seed": 3, "reason": "it diverged"} for name in strategies]
+        (run / "meta.json").write_text(json.dumps(meta | {"failed": failed}))
+
+    every = [check.strategy for check in check_run(run, 3)]
+    fail(every[0])
+    skipped: dict[str, str] = {}
+    left = [check.strategy for check in check_run(run, 3, skipped=skipped.__setitem__)]
+    assert left == every[1:]
+    assert skipped == {every[0]: "seed 3 failed (it diverged)"}
+    fail(*every)
+    with pytest.raises(efhc.EfhcError, match=r"seed 3 failed \(it diverged\)"):
         check_run(run, 3)
 
 

@@ -351,9 +351,11 @@ def test_the_table_holds_what_full_runs_give(done: tuple[Tuning, Path], whole: R
     assert complete["iterations"].n_unique() > 1
     for row in complete.iter_rows(named=True):
         accuracies = BUDGET.values(curves := full_curves(row["r"], whole), ACCURACY)
-        assert [row["seed 0"], row["seed 1"]] == accuracies
-        assert row["accuracy"] == np.mean(accuracies)
-        assert min(accuracies) <= row["low"] <= row["high"] <= max(accuracies)
+        found = [row["seed 0"], row["seed 1"]]
+        is_whole = row["iterations"] == EXPERIMENT.iterations  # the others were evaluated at their end, too
+        assert found == accuracies if is_whole else found == pytest.approx(accuracies, abs=0.05)
+        assert row["accuracy"] == np.mean(found)
+        assert min(found) <= row["low"] <= row["high"] <= max(found)
         assert row["spent"] == np.mean(BUDGET.spent(curves))
         assert row["iterations"] == EXPERIMENT.iterations or row["spent"] == BUDGET.amount
 

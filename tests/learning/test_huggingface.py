@@ -91,6 +91,17 @@ def test_columns_of_numbers(save: Callable[[Any], Path], offline: None):
     assert np.array_equal(data.y_train, data.x_train[:, 1] % 2)
 
 
+def test_missing_values_and_categories_are_those_of_tables(save: Callable[[Any], Path], offline: None):
+    table = {"x": [1.0, None, 3.0, 4.0] * 3, "colour": ["red", "blue", None] * 4, "label": ["a", "b"] * 6}
+    path = save(datasets.Dataset.from_dict(table))
+    data = HuggingFace(path=path, missing="most-frequent", categories="one-hot", standardize=False).load()
+    assert data.feature_names == ("x", "colour=blue", "colour=red")
+    assert data.columns[0].missing + data.columns[0].missing_in_test == 3
+    assert set(data.x_train[:, 1:].sum(axis=1)) == {1}
+    dropped = HuggingFace(path=path, missing="drop", categories="one-hot", standardize=False).load()
+    assert len(dropped.y_train) + len(dropped.y_test) == 6
+
+
 def test_arrays_and_rgb_images_keep_their_shape(save: Callable[[Any], Path]):
     arrays = np.random.default_rng(0).random((12, 2, 3))
     colours = [Image.fromarray(np.full((4, 5, 3), (n, 0, 255), np.uint8)) for n in range(12)]

@@ -198,7 +198,7 @@ def test_a_device_without_test_samples_has_no_own_measures(digits: Dataset):
 def test_devices_that_set_nothing_aside_are_named():
     own = OwnDistributions.of_devices_apart(np.array([2, 0, 1]))
     assert own.coverage.tolist() == [1, 0, 1]
-    values = own.of_devices(own.by_cell(np.array([[1.0, 0.0, 1.0]] * 3)), np.arange(3))
+    (values,) = own.of_devices(own.sums_by_cell(np.array([[[1.0, 0.0, 1.0]] * 3])) / own.sizes, np.arange(3))
     assert values.tolist() == pytest.approx([0.5, np.nan, 1.0], nan_ok=True)
     assert "device 1" in str(own.problem())
 

@@ -28,6 +28,7 @@ BOUNDS = "tests/theory/test_recursion.py tests/theory/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
 TRUST = "tests/runtime/test_security.py tests/runtime/test_certificates.py tests/runtime/test_strangers.py"
 NETWORKS = "tests/kernels/test_products.py tests/base/test_compiling.py tests/learning/test_compiled_network.py"
+PERSONAL = "tests/conformance/test_personal_models.py tests/learning/test_personal.py tests/runtime/test_training.py"
 GUARDS = "tests/watch/test_guards.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
@@ -56,6 +57,11 @@ MUTANTS = [
     Mutant("unused links are mixed", "**/*.py", "if used[links.link_of[e]]:", "if True:", ITERATION),
     Mutant("the last neighbour is forgotten", "**/*.py", "links.starts[i], end, alpha", "links.starts[i], end - 1, alpha", ITERATION),
     Mutant("ascent instead of descent", "**/*.py", "filled_block(models, -mixture.alpha)", "filled_block(models, mixture.alpha)", ITERATION),
+    # Personal models
+    Mutant("personal parameters are not trained", "learning/backends/personal.py", "**self._stepped(local, _cut(gradient, self._own), batch)", "**{PERSONAL_MODEL: local[PERSONAL_MODEL]}", PERSONAL),
+    Mutant("personal steps of alpha(t) instead of alpha(k)", "learning/backends/personal.py", "number // local.steps", "number", PERSONAL),
+    Mutant("Ditto is pushed away", "learning/backends/personal.py", "(v - models)", "(models - v)", PERSONAL),
+    Mutant("a node has the personal model of device 0", "runtime/training.py", "initial_local(1, device)", "initial_local(1)", PERSONAL),
     # Drift
     Mutant("drift without 1/n", "kernels/model_loops.py", "np.sqrt(found / n)", "np.sqrt(found)", ITERATION),
     Mutant("drift since w(k+1) is broadcast", "core/iteration.py", "last_broadcast, fired, models)", "last_broadcast, fired, next_models)", ITERATION),

@@ -159,7 +159,9 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "strategy", [efhc.ZeroThreshold, lambda: efhc.Composed(trigger="always")], ids=["compiled", "plain"]
+    "strategy",
+    [efhc.ZeroThreshold, lambda: efhc.Composed(trigger="always", mixing="estimates")],
+    ids=["exchange", "estimates"],
 )
 def test_a_run_agrees_after_one_sequence(strategy: Callable[[], Any]):
     network = BaseGraph(peers=1)

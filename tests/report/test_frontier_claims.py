@@ -18,7 +18,9 @@ from efhc.report.claims.leads import (
 )
 from efhc.report.claims.verdicts import Verdict, everywhere, findings_table
 from efhc.report.figure_data import FrontierData, SettingData
+from efhc.report.figures import WIDTHS
 from efhc.report.figures.paper import frontier_figure, settings_lines
+from efhc.report.figures.style import BEHIND, MOST_LINES
 from efhc.report.page.charts import settings_charts
 
 
@@ -156,8 +158,34 @@ def test_the_leaders_are_drawn_in_strong_colours_and_the_rest_behind_them():
     assert [axes.get_title() for axes in figure.axes] == ["setting 0", "setting 1"]
     assert {axes.get_xscale() for axes in figure.axes} == {"log"}
     (legend,) = figure.legends
-    assert len(legend.get_texts()) == 14
+    words = [text.get_text() for text in legend.get_texts()]
+    assert words == ["A", "ZT", "other 11 (ceiling)", "11 others (mine.csv)"]
+    assert "5 other seeds" in legend.get_title().get_text()
+    with_bands = {tuple(band.get_edgecolor()[0]) for axes in figure.axes for band in axes.collections}
+    assert len(with_bands) == 2
     for chart in settings_charts(data):
         assert {line["name"] for line in chart["lines"]} == set(data.strategies)
         assert chart["lines"][-1]["name"] == "A"
         assert chart["lines"][-1]["spentAt"] == pytest.approx(50)
+
+
+def test_as_many_strategies_as_can_be_told_apart_in_print_all_have_bands_and_marks():
+    names = {f"other {n}": 0.4 for n in range(MOST_LINES - 2)}
+    figure = frontier_figure(frontier(curves(A=0.9, **names)), "column")
+    assert figure.get_figwidth() == WIDTHS["column"]
+    (axes,) = figure.axes
+    assert len(axes.collections) == MOST_LINES
+    marked = [line for line in axes.lines if line.get_marker() not in ("None", "|", "")]
+    assert len({line.get_marker() for line in marked}) == MOST_LINES
+    assert len({(line.get_color(), line.get_linestyle()) for line in marked}) == MOST_LINES
+    assert axes.get_xlabel() == "transmission time (share of ZT's)"
+
+
+def test_the_printed_frontier_without_the_leaders_is_thin_and_grey():
+    names = {f"other {n}": 0.4 for n in range(12)}
+    figure = frontier_figure(frontier(curves(A=0.9, **names)))
+    others = [line for line in figure.axes[0].lines if line.get_color() == BEHIND.color and line.get_marker() != "|"]
+    assert others
+    assert all(line.get_linewidth() < 1 for line in others)
+    page = settings_lines(frontier(curves(A=0.9, **names)))
+    assert len({line.color for line in page.values()}) > 5  # on the page, each can be picked

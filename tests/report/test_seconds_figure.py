@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from efhc.report.figures import seconds_figure
-from efhc.report.figures.runs import BAND
 
 
 def timeline(ends: dict[tuple[str, int], int]) -> pl.DataFrame:
@@ -38,13 +37,15 @@ def test_each_strategy_is_drawn_as_far_as_all_its_seeds_got():
     assert errors.get_yscale() == "log"
     assert np.max(np.asarray(exchanges.lines[1].get_ydata())) == pytest.approx(21.0)
     assert np.allclose(np.asarray(by_seconds.lines[-1].get_ydata()), 0.3)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["EF-HC", "ZT", "target 0.3", BAND]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["EF-HC", "ZT", "target 0.3"]
+    assert "range over 2 seeds" in figure.legends[0].get_title().get_text()
 
 
 def test_without_a_target_there_is_no_line_across():
     figure = seconds_figure(timeline({("ZT", 0): 4}))
     assert [len(axes.lines) for axes in figure.axes] == [1, 1, 1, 1]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ZT"]  # one seed has no band
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ZT"]
+    assert not figure.legends[0].get_title().get_text()  # one seed has no band
 
 
 def test_large_numbers_are_few_and_plain():

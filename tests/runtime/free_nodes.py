@@ -20,6 +20,7 @@ from efhc.runtime.node_settings import NodeSettings, RecordingSettings
 from efhc.runtime.state.node_store import NodeStore
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
+from efhc.scenarios.personal import personalized
 
 SESSIONS = count(1000)
 """No session comes twice."""
@@ -28,6 +29,8 @@ STRATEGIES = {
     "entrywise": {"kind": "entrywise", "r": 50.0, "momentum": 0.9},
     "whole models": {"kind": "composed", "trigger": "always", "mixing": "half-steps", "local": "corrected"},
     "Adam": {"kind": "composed", "trigger": "always", "codec": "levels", "mixing": "half-steps", "local": "adam"},
+    "own biases": {"kind": "zt", "personal": {"keep": "bias"}},
+    "Ditto": {"kind": "composed", "trigger": "always", "mixing": "half-steps", "personal": {"kind": "ditto"}},
     "paced": {"kind": "paced"},
     "paced over all links": {"kind": "paced", "links": "all"},
 }
@@ -79,7 +82,8 @@ class Fleet:
     def trainer(self, device):
         chosen = self.chosen(device)
         scenario = own_scenario(self.experiment, chosen.seed, device, None, apart=True)
-        return Trainer(scenario, device, chosen.form)
+        own = personalized(scenario, self.experiment.strategies[chosen.strategy], chosen.strategy)
+        return Trainer(own, device, chosen.form)
 
     def add(self, device, **settings):
         """Make a node and start it."""

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 from free_nodes import STRATEGIES, Fleet, fleet_of
+from stored_devices import state_of
 
 from efhc.base.saving import SaveError
 from efhc.core.protocol import Body, ModelRequest
@@ -29,12 +30,32 @@ async def test_nodes_learn_together_and_keep_the_sums(tmp_path, strategy):
             committed = link.exchanges["committed"]
             assert committed == back.exchanges["committed"]
             assert committed > 5 or strategy == "paced"  # which leaves out a link of the triangle
-            if strategy == "exchange":
+            if strategy in ("exchange", "own biases"):
+                assert link.model_bytes_sent % (fleet.parameters * 8) == 0
                 assert link.model_bytes_sent >= committed * fleet.parameters * 8
 
 
+async def test_what_is_personal_is_trained_kept_on_disk_and_restored(tmp_path):
+    fleet = fleet_of(tmp_path, "own biases", devices=2, iterations=10**6)
+    assert fleet.parameters == 640
+    fleet.add_all(pace=0.002)
+    await fleet.all_at(20)
+    await fleet.stop()
+    left = {device: node.mode._trainer.local["personal/model"] for device, node in fleet.nodes.items()}
+    for device, biases in left.items():
+        assert biases.shape == (1, 10)
+        assert (biases != fleet.trainer(device).local["personal/model"]).any()
+        assert np.array_equal(state_of(tmp_path / str(device)).tensors["local/personal/model"], biases)
+    assert not np.array_equal(left[0], left[1])
+    fleet.nodes.clear()
+    fleet.add(0, pace=10.0)
+    await fleet.until(fleet.nodes[0].mode.begun.is_set)
+    assert np.array_equal(fleet.nodes[0].mode._trainer.local["personal/model"], left[0])
+    await fleet.stop()
+
+
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("strategy", ["exchange", "entrywise", "whole models", "paced"])
+@pytest.mark.parametrize("strategy", ["exchange", "entrywise", "whole models", "own biases", "paced"])
 async def test_the_sums_survive_loss_cuts_and_kills(tmp_path, strategy, seed):
     chance = np.random.default_rng(seed)
     fleet = fleet_of(tmp_path, strategy, delay=0.002, loss=0.02, devices=4, iterations=400)

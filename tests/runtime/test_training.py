@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import efhc
 from efhc.core.device import Step
 from efhc.drivers.general import driver_for
 from efhc.experiments.config.files import build_experiment
@@ -10,6 +11,7 @@ from efhc.experiments.nodes.assemble import own_scenario
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.runtime import training
 from efhc.runtime.training import Trainer, combined
+from efhc.scenarios.personal import personalized
 from efhc.strategies.forms import form_of
 
 
@@ -113,3 +115,14 @@ def test_own_samples_that_cannot_be_used(tmp_path, arrays, problem):
     experiment = experiment_with(data={"kind": "digits", "standardize": False})
     with pytest.raises(Exception, match=problem):
         own_scenario(experiment, 3, 0, tmp_path / "own.npz", apart=True)
+
+
+def test_a_device_begins_with_its_own_row_of_what_is_personal():
+    strategy = efhc.ZeroThreshold(personal={"keep": "bias"})
+    experiment = efhc.Experiment(devices=3, seeds=(3,), initial_models="per-device", strategies={"S": strategy})
+    for device in range(3):
+        whole = own_scenario(experiment, 3, device, None, apart=True)
+        trainer = Trainer(personalized(whole, strategy, "S"), device, form_of(strategy))
+        start = whole.initial_models()[device]
+        assert np.array_equal(trainer.local["personal/model"][0], start[trainer.parameters :])
+        assert np.array_equal(trainer.initial_model(), start[: trainer.parameters])

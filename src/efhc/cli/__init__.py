@@ -14,7 +14,7 @@ import typer
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
-from efhc.cli import certs, checking, data, launch, node, predicting, running, studies, theory, watching
+from efhc.cli import certs, checking, data, launch, node, papers, predicting, running, studies, theory, watching
 from efhc.cli.terminal import INTERRUPTED, RUNS_CODE, flag, warn
 
 UNREAD, REFUSED = 1, 2
@@ -31,7 +31,16 @@ app = typer.Typer(
 # The list of commands shows the first sentence of each docstring, of at most 65 characters.
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(running.demo, running.new, running.run, studies.reproduce, studies.sweep, studies.tune),
-    *(watching.watch, watching.report, launch.launch, predicting.predict, node.status, checking.doctor),
+    *(
+        papers.table,
+        papers.figure,
+        watching.watch,
+        watching.report,
+        launch.launch,
+        predicting.predict,
+        node.status,
+        checking.doctor,
+    ),
 )
 TAKE_SETTINGS = {running.run, launch.launch, studies.sweep, studies.tune}
 for command in COMMANDS:

@@ -129,7 +129,7 @@ def run(
 
         experiment = load_experiment(file, with_options(overrides, log, measure))
         if SWEEP in read_tables(file):
-            warn(f"`efhc run` ignores the table [sweep]; run it with `{this_command()} sweep {file}`")
+            warn(f"`efhc run` ignores the table [sweep]; run it with `{this_command()} sweep {shlex.quote(str(file))}`")
         if resume and not _holds_run(out):
             warn(f"{out} holds no run to resume; a new one begins")
         theory = _theory_monitor(experiment, strict, window) if monitor else None

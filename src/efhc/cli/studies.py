@@ -37,6 +37,7 @@ from efhc.cli.terminal import (
     plain,
     print_table,
     stoppable,
+    this_command,
     warn,
     with_options,
 )
@@ -88,7 +89,7 @@ def reproduce(
     Figures with neural networks need efhc[deep].
     """
     if any("=" in name and not name.endswith(".toml") for name in figures):
-        raise EfhcError(f"reproduce takes no settings; use `efhc run {' '.join(figures)}`")
+        raise EfhcError(f"reproduce takes no settings; use `efhc run {shlex.join(figures)}`")
     chosen_engine = choose_engine(engine, address, jobs)
 
     from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, paper_figures
@@ -397,7 +398,9 @@ def tune(
         warn(line)
     best = " ".join(_values_words(found.best_values)).removesuffix(",")
     print(f"Tuned config: {plain(out / tuning.TUNED)} ({plain(best)}), curve: {plain(out / tuning.FIGURES[0])}")
-    command = f"efhc run {shlex.quote(str(out / tuning.TUNED))} 'seeds=[...]' --out ..."
+    fresh = list(range(max(experiment.seeds) + 1, max(experiment.seeds) + 6))
+    options = f"seeds={fresh}".replace(" ", ""), "--out", f"{out}-result"
+    command = shlex.join([*shlex.split(this_command()), "run", str(out / tuning.TUNED), *options])
     print(f"{tuning.TUNED} still has the seeds that were used for tuning.")
     print(f"To report a result, run it with other seeds: {plain(command)}")
 

@@ -104,7 +104,10 @@ def check(
         def progress(what: str, share: float) -> None:
             status.update(cell(f"{what}, {100 * share:.0f} %"))
 
-        for each in iterate_checks(directory, points, replay, length, progress, trust_code=trust_code):
+        def skip(strategy: str, why: str) -> None:
+            warn(f"{strategy} is skipped: {why}")
+
+        for each in iterate_checks(directory, points, replay, length, progress, trust_code=trust_code, skipped=skip):
             checks.append(each)
             if not as_json:
                 status.stop()  # it would be drawn over what is printed

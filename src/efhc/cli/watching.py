@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +66,9 @@ def watching(folder: Path, wanted: bool, store: Path | None = None) -> Iterator[
         warn(f"watch the runs at {server.address}")
         _open(server.address)
         yield
-    warn(f"the page closed with this command; `{this_command()} watch {plain(folder)}` shows it again")
+    warn(
+        f"the page closed with this command; `{this_command()} watch {plain(shlex.quote(str(folder)))}` shows it again"
+    )
 
 
 def _open(address: str) -> None:

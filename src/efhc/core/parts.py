@@ -29,9 +29,13 @@ from efhc.core.graph import Graph
 from efhc.core.half_steps import MOST_WINDOW, LinkLaw
 from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.memory import Memories
+from efhc.core.personal import Personal
 from efhc.core.step_limits import NoLimit, StepLimit
 from efhc.core.triggers import Bandwidths
 from efhc.core.uplink import Pacing
+
+PERSONAL = Family(Personal, ("efhc.learning.personal",), ("around",), default="shared")
+AnyPersonal = Annotated[Personal, PERSONAL]
 
 
 class Strategy(Policy):
@@ -43,12 +47,17 @@ class Strategy(Policy):
     step(now, models, gradients, memory)       the whole iteration
     """
 
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
     memory: ClassVar[Memories] = {}
     """What the strategy remembers from one iteration to the next."""
     survives_loss: ClassVar[bool] = False
     """Whether `step` looks at `Now.lost`, so that messages may get lost."""
     needs_static_graph: ClassVar[bool] = False
     """Whether the graph must stay as it is."""
+
+    personal: AnyPersonal | None = None
+    """What of its model a device keeps to itself. Default: nothing, devices share whole models."""
 
 
 # What a strategy sees and returns

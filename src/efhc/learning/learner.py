@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
@@ -43,6 +44,12 @@ class Learner:
         self.backend, self.data, self.parts, self._partition = backend, data, parts, partition
         self.batches = None if batch_size == "full" else MiniBatches(parts, batch_size, randomness)
 
+    def with_backend(self, backend: Backend) -> Learner:
+        """Return the same problem, computed by another backend."""
+        other = copy.copy(self)
+        other.backend = backend
+        return other
+
     @cached_property
     def own(self) -> OwnDistributions:
         """The test samples of each device's own distribution."""
@@ -51,37 +58,36 @@ class Learner:
         return OwnDistributions.of(self.data, self.parts, self._partition)
 
     def evaluate(self, models: Floats, local: Local, devices: Ints | None = None) -> Evaluation:
-        """Return how good each of the models (m, n) and their mean are. `devices` are their numbers; default: all.
+        """Return how good the models that devices use are, given their models (m, n), and how good the mean model is.
+
+        `devices` are their numbers; default: all.
 
         Raises `ScoresNotFinite` if a largest score is not finite.
         """
         numbers = np.arange(len(models)) if devices is None else devices
-        means: dict[str, list[Floats]] = {metric: [] for metric in self.backend.metrics}
-        own: dict[str, list[Floats]] = {metric: [] for metric in self.backend.metrics}
-        by_cell: dict[str, Floats] = {}
+        metrics, own = self.backend.metrics, self.own
+        sums: list[Floats] = []
         done = 0
-        for rows, of_rows in self._calls(models, local):
+        mean = mean_of(*self.backend.averaged(models, local))
+        for rows, of_rows in self._calls(*self.backend.used(models, local, numbers), *mean):
             try:
                 scored = self.backend.scored(rows, of_rows)
             except ScoresNotFinite as error:
                 place = done + (error.device or 0)
                 raise ScoresNotFinite(int(numbers[place]) if place < len(models) else None) from None
-            those = numbers[done : done + len(rows)]
             done += len(rows)
-            for metric, values in scored.items():
-                by_cell[metric] = self.own.by_cell(values)
-                means[metric].append(values.mean(axis=1, dtype=np.float64))
-                own[metric].append(self.own.of_devices(by_cell[metric][: len(those)], those))
-        found = {}
-        for metric, cells in by_cell.items():
-            *every, mean_model = np.concatenate(means[metric]).tolist()  # the last row is that of the mean model
-            of_mean = self.own.of_devices(np.broadcast_to(cells[-1], (len(numbers), len(cells[-1]))), numbers).mean()
-            found[metric] = Scores(np.array(every), np.concatenate(own[metric]), mean_model, float(of_mean))
-        return Evaluation(self.backend.metrics, found, numbers)
+            sums.append(own.sums_by_cell(np.stack([scored[metric] for metric in metrics])))
+        of_cells = np.concatenate(sums, axis=1)  # the last row is that of the mean model
+        every, of_cells = of_cells.sum(axis=2) / len(self.data.y_test), of_cells / own.sizes
+        of_own = own.of_devices(of_cells[:, :-1], numbers)
+        of_mean = own.of_devices(np.broadcast_to(of_cells[:, -1:], of_cells[:, :-1].shape), numbers).mean(axis=1)
+        found = zip(metrics, every[:, :-1], of_own, every[:, -1].tolist(), of_mean.tolist(), strict=True)
+        return Evaluation(metrics, {metric: Scores(*scores) for metric, *scores in found}, numbers)
 
-    def _calls(self, models: Floats, local: Local) -> Iterator[tuple[Floats, Local]]:
-        """Yield the models and then their mean, in pieces for which the metrics of all test samples fit into memory."""
-        mean_model, mean_local = mean_of(models, local)
+    def _calls(
+        self, models: Floats, local: Local, mean_model: Floats, mean_local: Local
+    ) -> Iterator[tuple[Floats, Local]]:
+        """Yield the models and then the mean, in pieces for which the metrics of all test samples fit into memory."""
         mean = mean_model[None], {name: row[None] for name, row in mean_local.items()}
         at_once = max(1, TOGETHER // len(self.data.y_test))
         if models.size <= TOGETHER and len(models) < at_once:
@@ -99,8 +105,10 @@ class Learner:
         Raises `InputError` if the model is not a torch module.
         """
         if device == "mean":
-            return self.backend.module_for(*mean_of(models, local))
-        return self.backend.module_for(models[device], {name: rows[device] for name, rows in local.items()})
+            return self.backend.module_for(*mean_of(*self.backend.averaged(models, local)))
+        own: Local = {name: rows[[device]] for name, rows in local.items()}
+        used, own = self.backend.used(models[[device]], own, np.array([device]))
+        return self.backend.module_for(used[0], {name: rows[0] for name, rows in own.items()})
 
 
 def mean_of(models: Floats, local: Local) -> tuple[Floats, Local]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -196,29 +197,27 @@ class Evaluation:
     @property
     def columns(self) -> dict[str, float | None]:
         """The measures by name. None: not known, or not finite."""
+        values = np.stack([one for scores in self.scores.values() for one in (scores.every, scores.own)])
+        ordered = np.sort(values)  # NaN comes last
+        with np.errstate(invalid="ignore"):  # of losses that have become infinite
+            by_suffix = {"": values.mean(axis=1), "_min": values.min(axis=1), "_max": values.max(axis=1)}
+            by_suffix |= {"_p10": _decile(ordered, 0.1), "_p90": _decile(ordered, 0.9), "_std": values.std(axis=1)}
         found: dict[str, float] = {}
-        for metric, scores in self.scores.items():
-            for prefix, values in (("", scores.every), (OWN, scores.own)):
-                decile = DECILE[self.metrics[metric]]
-                name = prefix + metric
-                with np.errstate(invalid="ignore"):  # as in `_decile`
-                    statistics = values.mean(), values.min(), values.max(), _decile(values, decile), values.std()
-                suffixes = "", "_min", "_max", f"_{decile}", "_std"
-                found |= {name + suffix: value for suffix, value in zip(suffixes, statistics, strict=True)}
+        for place, (metric, scores) in enumerate(self.scores.items()):
+            other = "_p90" if DECILE[self.metrics[metric]] == "p10" else "_p10"
+            suffixes = [suffix for suffix in by_suffix if suffix != other]
+            for row, prefix in enumerate(("", OWN), 2 * place):
+                found |= {prefix + metric + suffix: by_suffix[suffix][row] for suffix in suffixes}
             found[MEAN_MODEL + metric] = scores.mean_model
             found[MEAN_MODEL + OWN + metric] = scores.mean_model_own
-        return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
+        return {name: float(value) if isfinite(value) else None for name, value in found.items()}
 
 
-def _decile(values: Floats, which: str) -> float:
-    """Return the decile, between the two nearest values in proportion, as `np.quantile` does by default.
+def _decile(ordered: Floats, share: float) -> Floats:
+    """Return a decile of each row, between the two nearest values in proportion, as `np.quantile` does by default.
 
     As the mean, it is NaN if a value is.
     """
-    if np.isnan(values).any():
-        return np.nan
-    ordered, place = np.sort(values), (0.1 if which == "p10" else 0.9) * (len(values) - 1)
-    low = int(place)
-    high = min(low + 1, len(values) - 1)
-    with np.errstate(invalid="ignore"):  # of losses that have become infinite
-        return float(ordered[low] + (place - low) * (ordered[high] - ordered[low]))
+    low, part = divmod(share * (ordered.shape[1] - 1), 1)
+    below, above = ordered[:, int(low)], ordered[:, min(int(low) + 1, ordered.shape[1] - 1)]
+    return np.where(np.isnan(ordered[:, -1]), np.nan, below + part * (above - below))

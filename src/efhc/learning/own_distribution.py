@@ -16,6 +16,7 @@ one cell if the partition takes no account of labels (`IID`, `Quantities`). Othe
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -42,7 +43,8 @@ class OwnDistributions:
         self._tested = np.flatnonzero(counts)
         """The cells with test samples, ascending."""
         self._starts = np.concatenate([[0], counts[self._tested].cumsum()[:-1]])
-        self._sizes = counts[self._tested].astype(np.float64)
+        self.sizes = counts[self._tested].astype(np.float64)
+        """|T_c| of the cells that have test samples."""
         device = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         cells = cell_of_training[np.concatenate(parts)]
         codes, held = np.unique(device * len(counts) + cells, return_counts=True)
@@ -73,18 +75,27 @@ class OwnDistributions:
         devices = np.arange(len(counts))
         return cls(devices, np.repeat(devices, counts), list(devices[:, None]), "device")
 
-    def by_cell(self, values: Floats) -> Floats:
-        """Return the mean of each row of values (models, test samples) over the samples of each cell with samples."""
-        sums: Floats = np.add.reduceat(values[:, self._order], self._starts, axis=1, dtype=np.float64)
-        return sums / self._sizes
+    def sums_by_cell(self, values: Floats) -> Floats:
+        """Return the sums of values (metrics, models, test samples) over the samples of each cell that has any."""
+        sums: Floats = np.add.reduceat(values[..., self._order], self._starts, axis=-1, dtype=np.float64)
+        return sums
 
     def of_devices(self, cell_means: Floats, devices: Ints) -> Floats:
-        """Return own_i of these devices, (devices,), given the means by cell of one model for each."""
+        """Return own_i of these devices, (metrics, devices), given the means by cell of one model for each."""
+        rows, entry = self._all_entries if len(devices) == len(self.coverage) else self._entries(devices)
+        products = self._q[entry] * cell_means[:, rows, self._column[entry]]
+        found = np.stack([np.bincount(rows, of_metric, len(devices)) for of_metric in products])
+        return np.where(self.coverage[devices] > 0, found, np.nan)
+
+    def _entries(self, devices: Ints) -> tuple[Ints, Ints]:
+        """Return the entries of q for these devices, and which of the devices each is of."""
         counts = self._first[devices + 1] - self._first[devices]
         rows = np.repeat(np.arange(len(devices)), counts)
-        entry = np.arange(len(rows)) + np.repeat(self._first[devices] - (counts.cumsum() - counts), counts)
-        found = np.bincount(rows, self._q[entry] * cell_means[rows, self._column[entry]], len(devices))
-        return np.where(self.coverage[devices] > 0, found, np.nan)
+        return rows, np.arange(len(rows)) + np.repeat(self._first[devices] - (counts.cumsum() - counts), counts)
+
+    @cached_property
+    def _all_entries(self) -> tuple[Ints, Ints]:
+        return self._entries(np.arange(len(self.coverage)))
 
     def problem(self) -> str | None:
         """Return what the own distributions lack, in one sentence; None if nothing."""

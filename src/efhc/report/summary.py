@@ -180,7 +180,7 @@ def result_html(
         failed_runs=f"{len(reasons)} run{'s' if len(reasons) > 1 else ''}",
         more_failed=max(0, len(reasons) - MOST_FAILURES),
         figure=base64.b64encode(figure.png()).decode(),
-        figure_words=figure.get_suptitle(),
+        figure_words=figure.words,
         is_finished=is_finished,
         directory=printable(str(directory)) if directory else None,
         directory_in_python=repr(str(directory)),

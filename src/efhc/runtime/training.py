@@ -50,9 +50,7 @@ class Trainer:
         self.parameters = self._backend.parameters
         """n"""
         self.dtype = np.dtype(scenario.learner.data.precision)
-        # The backend knows the arrays of m devices; this one holds its own row of each.
-        first = self._backend.initial_local(1)
-        self.local: Local = {name: rows[:1].copy() for name, rows in first.items()}
+        self.local: Local = self._backend.initial_local(1, device)
         """The arrays that the device does not share, one row each."""
         self.rows = LocalRows(self.parts.local, 1, self.parameters, self.dtype.name)
         """The memory of local steps: momentum, drift correction and the like."""

@@ -50,7 +50,8 @@ def repeat_command(run: FoundRun, group: FoundGroup) -> str:
         return shlex.join(["efhc", "status", str(group.folder)])
     config = str((group.folder if group.kind == "run" else run.folder) / "config.toml")
     if group.kind != "run" or group.is_complete:
-        return shlex.join(["efhc", "run", config, "--out", f"runs/{group.folder.name or 'run'}-again"])
+        of_study = "" if group.kind == "run" else f"-{run.folder.name[:6]}"  # each run of a study has its own folder
+        return shlex.join(["efhc", "run", config, "--out", f"runs/{group.folder.name or 'run'}{of_study}-again"])
     words = [config, "--out", str(group.folder)]
     if (mode := mode_in(group.meta)) is not None:
         netns = ["--netns"] if group.meta.get("netns") is True else []

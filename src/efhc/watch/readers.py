@@ -201,7 +201,9 @@ class LiveReader(Reader):
             {"device": device, "bandwidth": bandwidth, "samples": None, "labels": None}
             for device, bandwidth in enumerate(about.bandwidths)
         ]
-        facts = {"parameters of a model": f"{about.parameters:,}", "process": f"{about.pid} on {about.host}"}
+        shared, personal = about.parameters, about.personal_parameters
+        parameters = f"{shared:,} shared, {personal:,} personal" if personal else f"{shared:,}"
+        facts = {"parameters of a model": parameters, "process": f"{about.pid} on {about.host}"}
         return {"devices": devices, "facts": facts, "is_sample": len(live.events) < live.k}
 
     def metrics(self) -> pl.DataFrame:

@@ -16,6 +16,8 @@ import efhc
 from efhc.drivers.event_driven.checkpoints import to_json
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.learning.personal import Ditto
+from efhc.scenarios.personal import personalized
 
 FAULTS: dict[str, Any] = {
     "links": efhc.SharedLinks(
@@ -110,6 +112,20 @@ RUNS: dict[str, Experiment] = {
         iterations=30,
         driver=efhc.EventDriven(sample_seconds=0.25, links={"latency": 0.2}),
     ),
+    "own biases, every fault, and journals are lost": tiny(
+        5,
+        efhc.Complete(),
+        [2, 4, 4, 8, 16],
+        strategies={"S": efhc.EventTriggered(r=0.2, personal={"keep": "bias"})},
+        driver=efhc.EventDriven(**FAULTS | {"churn": FAULTS["churn"].model_copy(update={"journal": "lose"})}),
+    ),
+    "Ditto with half-steps of Adam, every fault": tiny(
+        5,
+        efhc.Complete(),
+        [200, 400, 400, 800, 1600],
+        strategies={"S": ADAM.model_copy(update={"personal": Ditto(proximal=0.5)})},
+        driver=efhc.EventDriven(**FAULTS),
+    ),
     "no delay": tiny(4, efhc.Ring(), iterations=30, driver=efhc.EventDriven(sample_seconds=0.5, links="instant")),
     "layers with noise and statistics": tiny(
         4,
@@ -125,6 +141,11 @@ RUNS: dict[str, Experiment] = {
 
 def tables_of(pieces: list[dict[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
     return {name: pl.concat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def scenario_of(experiment: Experiment) -> Any:
+    drawn = draw_scenario(experiment, load_data(experiment), 0)
+    return personalized(drawn, experiment.strategies["S"], "S")
 
 
 def whole_run(experiment: Experiment, scenario: Any) -> Any:
@@ -144,7 +165,7 @@ def through_a_file(
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_restored_at_twenty_random_moments_has_the_same_bits(kind):
     experiment = RUNS[kind]
-    scenario = draw_scenario(experiment, load_data(experiment), 0)
+    scenario = scenario_of(experiment)
     whole = whole_run(experiment, scenario)
     local = {name: values.copy() for name, values in whole.local.items()}
     moments = len(whole.record.timeline)
@@ -159,7 +180,7 @@ def test_a_run_restored_at_twenty_random_moments_has_the_same_bits(kind):
         if number in stops and not simulator.is_over:
             pieces.append(simulator.record.take().tables)
             checkpoint = through_a_file(*simulator.checkpoint())
-            simulator = simulator_of(experiment, scenario=draw_scenario(experiment, load_data(experiment), 0))
+            simulator = simulator_of(experiment, scenario=scenario_of(experiment))
             simulator.restore(*checkpoint)
     pieces.append(simulator.record.take().tables)
     assert len(pieces) > 18

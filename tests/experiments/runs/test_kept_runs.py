@@ -40,6 +40,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "lockstep": {},
     "with snapshots": {"keep_models_every": 3},
     "event-driven": {"driver": {"kind": "event-driven", "sample_seconds": 1.0}},
+    "own biases": {"strategies": {"A": efhc.ZeroThreshold(personal={"keep": "bias"})}},
+    "Ditto, event-driven": {
+        "driver": {"kind": "event-driven", "sample_seconds": 1.0},
+        "strategies": {"A": efhc.ZeroThreshold(personal={"kind": "ditto"})},
+    },
 }
 
 
@@ -97,7 +102,10 @@ def copied_at_every_moment(out: Path, copies: Path) -> Iterator[None]:
         HOOKS.clear()
 
 
-@pytest.mark.parametrize(("kind", "is_short"), [("lockstep", True), ("with snapshots", False), ("event-driven", False)])
+@pytest.mark.parametrize(("kind", "is_short"), [
+    ("lockstep", True), ("with snapshots", False), ("event-driven", False), ("own biases", False),
+    ("Ditto, event-driven", False),
+])  # fmt: skip
 def test_killed_at_any_moment_a_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch, kind, is_short):
     fields = ONE | KINDS[kind] | ({} if is_short else {"checkpoint_seconds": 0.0})
     whole = efhc.simulate(**fields, out=tmp_path / "whole")

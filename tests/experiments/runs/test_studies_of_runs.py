@@ -13,6 +13,8 @@ import pytest
 import efhc
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
+from efhc.experiments.studies.figures import load_figure
+from efhc.experiments.studies.reproduce import reproduce, runs_of_figures
 from efhc.experiments.studies.sweep import load_sweep, run_sweep, runs_of
 from efhc.watch.watcher import Watcher
 
@@ -53,6 +55,41 @@ def test_every_run_of_a_sweep_is_in_one_result(tmp_path: Path) -> None:
         for network in ("ring", "geometric")
         for initial in (0.05, 0.1)
     }
+
+
+def test_results_are_found_by_their_settings_and_tables_say_which_each_row_has(tmp_path: Path) -> None:
+    axes = '[sweep]\nnetwork = ["ring", "geometric"]\nstep_size.initial = [0.05, 0.1]\n'
+    sweep(tmp_path, '[strategies]\nEF-HC = { kind = "ef-hc", r = 500.0 }\nZT = "zt"\n' + axes)
+    study = load(tmp_path / "out")
+    assert study.settings.columns == ["result", "network", "step_size.initial"]
+    assert study.settings.sort("result")["step_size.initial"].to_list() == [0.05, 0.1, 0.05, 0.1]
+    result = study.where({"network": "ring", "initial": 0.1})
+    assert result.experiment.step_size.initial == 0.1
+    assert result is study["s, network=ring, step_size.initial=0.1"]
+    rows = study.metrics.filter(pl.col("network") == "ring", pl.col("step_size.initial") == 0.1)
+    assert rows.drop("result", "network", "step_size.initial").equals(result.metrics)
+    assert len(study.devices) == 4 * 2 * 4
+    assert {column.setting for column in study.table().columns} == {name.removeprefix("s, ") for name in study}
+    for wrong, part in (({"network": "star"}, "ring"), ({"radius": 0.3}, "network"), ({"network": "ring"}, "0.05")):
+        with pytest.raises(efhc.InputError) as caught:
+            study.where(wrong)
+        assert part in str(caught.value)
+
+
+def test_reproductions_load_with_a_result_per_setting(tmp_path: Path) -> None:
+    figure = '[figure]\nkind = "frontier"\ntitle = "F"\nleaders = ["EF-HC"]\n'
+    figure += '[figure.settings.a]\ntitle = "A"\n[figure.settings.b]\ntitle = "B"\nchanges.network = "ring"\n'
+    (tmp_path / "f.toml").write_text(SWEEP + '[strategies]\nEF-HC = "ef-hc"\nZT = "zt"\n' + figure)
+    found = runs_of_figures([load_figure(str(tmp_path / "f.toml"))])
+    out = tmp_path / "out"
+    reproduce(found, "quick", out, RunStore(out / "runs"), LocalEngine(1), lambda run, share: None)
+    study = load(out)
+    assert sorted(study.settings["network"]) == ["geometric", "ring"]
+    ring = study.where({"network": "ring"})
+    expected = pl.read_csv(out / "figures" / "f.csv").filter(setting="b", strategy="EF-HC")["at 100 %"].item()
+    cell = study.table(budget=1.0).frame.filter(setting="network=ring", strategy="EF-HC")
+    assert cell["mean"].item() == pytest.approx(expected)
+    assert ring.at_budget(1.0).filter(strategy="EF-HC")["accuracy"].mean() == pytest.approx(expected)
 
 
 def test_strategies_that_differ_in_many_settings_have_names_of_their_own(tmp_path: Path) -> None:
@@ -169,7 +206,7 @@ def test_a_run_of_a_sweep_that_is_missing_or_unfinished_is_waiting(tmp_path: Pat
     assert not all(result.is_finished for result in study.values())
     unfinished = load(tmp_path / "out", unfinished=True)
     assert states(unfinished).count("done") == 2
-    assert len(unfinished.table("metrics")) == 2 * 5
+    assert len(unfinished.metrics) == 2 * 5
     groups = Watcher.of(tmp_path / "out", may_be_empty=True).tree["groups"]
     assert sorted(run["state"] for group in groups for run in group["runs"]).count("done") == 2
     assert sum(run["state"] == "waiting" for group in groups for run in group["runs"]) >= 1

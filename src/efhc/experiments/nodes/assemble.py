@@ -37,6 +37,7 @@ from efhc.runtime.state.iterations import IterationStore
 from efhc.runtime.state.node_store import NodeStore
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
+from efhc.scenarios.personal import personalized
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form, form_of
 
@@ -65,6 +66,7 @@ def run_node(
     security = security_of(settings, insecure=insecure, log=log)
     experiment, is_free = chosen.experiment, settings.mode == "free-running"
     scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
+    scenario = personalized(scenario, experiment.strategies[chosen.strategy], chosen.strategy)
     trainer = Trainer(scenario, settings.device, chosen.form)
     parameters, precision = trainer.parameters, experiment.precision
     agreed = fingerprint(settings, chosen, parameters)

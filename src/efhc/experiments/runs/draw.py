@@ -26,6 +26,7 @@ from efhc.learning.learner import Learner
 from efhc.learning.measures import measure_in, measures_of
 from efhc.learning.partition import set_aside
 from efhc.network.topologies import CheckedGraphs, DrawnTopology, GraphsOverTime
+from efhc.scenarios.personal import personalized
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -189,11 +190,12 @@ def check_driver(experiment: Experiment, scenario: Scenario, seed: int) -> None:
 
 
 def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
-    """Raise `InputError` if a strategy needs a graph that stays as it is, and the graph changes after k = 0."""
+    """Raise `InputError` if a strategy cannot run on the graphs, or its personal models do not fit the model."""
     before, now = scenario.network.graph(0), scenario.network.graph(1)
     for name, strategy in experiment.strategies.items():
         if (form := form_of(strategy, name)).needs_static and not now.has_links_of(before):
             raise changing_graph(form, 1, name)
+        personalized(scenario, strategy, name)
 
 
 def check_measure(experiment: Experiment, scenario: Scenario) -> None:
@@ -246,7 +248,7 @@ class Scenarios:
                     warn(f"seed {run.seed}: the network is not connected: no information passes between its parts")
                 if problem := scenario.learner.own.problem():
                     warn(f"seed {run.seed}: {problem}")
-            return self._drawn[which]
+            return personalized(self._drawn[which], run.whole.strategies[run.strategy], run.strategy)
 
     def release(self, run: Run) -> None:
         """Forget the scenario of a run that has ended, if no other run needs it."""

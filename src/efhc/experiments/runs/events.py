@@ -21,6 +21,7 @@ from efhc.base.arrays import Ints
 from efhc.experiments.runs.provenance import own_mark
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import driver_of
+from efhc.scenarios.personal import parameter_counts
 from efhc.scenarios.scenario import Scenario
 
 Row = Mapping[str, float | int | None]
@@ -53,7 +54,7 @@ class Begin:
     driver: str
     devices: Annotated[Count, Field(ge=1)]
     parameters: Count
-    """The number n of parameters of one model."""
+    """The number n of parameters of one model that are shared."""
     iterations: Count
     bandwidths: Sequence[Finite]
     links: Links
@@ -63,6 +64,8 @@ class Begin:
     process: str | None
     """Distinguishes the process from a later one with the same pid. None: the system does not say."""
     kind: Literal["begin"] = "begin"
+    personal_parameters: Count = 0
+    """The number of parameters that each device trains and keeps to itself."""
 
     @classmethod
     def of(cls, run: Run, scenario: Scenario, k: int) -> Begin:
@@ -70,17 +73,22 @@ class Begin:
         return cls.described(
             run,
             k,
-            scenario.learner.backend.parameters,
+            parameter_counts(scenario),
             scenario.bandwidths.values.tolist(),
             pairs(scenario.network.graph(0).links),
         )
 
     @classmethod
-    def described(cls, run: Run, k: int, parameters: int, bandwidths: Sequence[float], links: Links) -> Begin:
-        """Return the event of a run, given the facts that its scenario or its tables have."""
-        one, pid = run.experiment, os.getpid()
+    def described(cls, run: Run, k: int, counts: tuple[int, int], bandwidths: Sequence[float], links: Links) -> Begin:
+        """Return the event of a run, given the facts that its scenario or its tables have.
+
+        `counts` are the numbers of shared and of personal parameters.
+        """
+        one, pid, (parameters, personal) = run.experiment, os.getpid(), counts
         facts = (run.whole.name, *run.pair, run.key, driver_of(one), one.devices, parameters, one.iterations)
-        return cls(time.time(), k, *facts, bandwidths, links, pid, platform.node(), own_mark(pid))
+        return cls(
+            time.time(), k, *facts, bandwidths, links, pid, platform.node(), own_mark(pid), personal_parameters=personal
+        )
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,8 @@ class RunKeeper:
         else:
             whole = {name: table.lazy().collect() for name, table in tables.items()}
             made = MadeRun(whole, models, dict(local), self._snapshots)
-            self._store.add(self.run, made, final, self._warnings, self._began, backend=self.backend)
+            facts = {} if self.backend is None else {"backend": self.backend}  # nodes compute by their own
+            self._store.add(self.run, made, final, self._warnings, self._began, **facts)
 
     def _whole(self, name: str) -> pl.LazyFrame | pl.DataFrame:
         in_memory = [piece.tables[name] for piece in self._pieces if piece.end > piece.first]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,6 +88,7 @@ def memory_of(experiment: Experiment, data: Dataset) -> MemoryNeeds:
     shared = min(-(-experiment.iterations // MiniBatches.BLOCK) * drawn, SHARED_BYTES)
     # Models, last broadcasts and gradients; event-driven also what the devices offer.
     running = (3 if is_lockstep else 4) * models + drawn + shared + 2 * min(models, number * TOGETHER)
+    running += models * max(_personal_copies(strategy) for strategy in experiment.strategies.values())
     forms = [form_of(strategy, name) for name, strategy in experiment.strategies.items()]
     at_times = STEP_ARRAYS * models if any(form.parts is None for form in forms) else 0
     loses_messages = bool(getattr(experiment.driver, "loss", None))
@@ -111,6 +112,15 @@ def memory_of(experiment: Experiment, data: Dataset) -> MemoryNeeds:
         for form in beyond
     ]
     return MemoryNeeds(models, running + max(needed, default=0), at_times)
+
+
+def _personal_copies(strategy: Any) -> int:
+    """Return how many arrays like the models the personal models of a strategy take, with what local steps remember."""
+    personal = getattr(strategy, "personal", None)
+    if personal is None:
+        return 0
+    parts = form_of(strategy).parts
+    return int(getattr(personal, "copies", 4)) + (2 * len(parts.local.memory) if parts else 0)
 
 
 def usable_cores() -> int:

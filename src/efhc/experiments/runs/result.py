@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, product
 from pathlib import Path
@@ -28,16 +29,19 @@ from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.run import Runs, without_place
 from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
+from efhc.learning.backends.personal import PERSONAL_MODEL
 from efhc.learning.data import Dataset, NpzFile
 from efhc.learning.measures import Measure, evaluated, measure_of
 from efhc.report.figure_data import RUN
 from efhc.report.views import State
+from efhc.scenarios.personal import personalized
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from efhc.report.figures import Picture
+    from efhc.report.figures import Picture, Width
     from efhc.report.summary import SummaryWords
+    from efhc.report.tables import ComparisonTable, SettingRuns
 
 T = TypeVar("T")
 _STRATEGY_NAME: TypeAdapter[str] = TypeAdapter(StrategyName)
@@ -170,7 +174,7 @@ class Result:
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
-        """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
+        """What devices keep to themselves (running statistics of BatchNorm, personal models), by strategy and seed."""
         found = {pair: dict(run.local) for pair, run in self._runs.items()}
         return ArraysByKey(self._in_order({pair: own for pair, own in found.items() if own}))
 
@@ -295,15 +299,101 @@ class Result:
             warnings.warn(problem, stacklevel=2)
         return found
 
+    def table(
+        self,
+        measure: str | Sequence[str] | None = None,
+        budget: float | Sequence[float] | None = None,
+        of: str = "ZT",
+    ) -> ComparisonTable:
+        """Return a table for a paper: a row per strategy, a column per measure and budget, mean ± interval over seeds.
+
+        `measure` names one or several measures, such as "own_accuracy_min". Default: `measure` of the experiment at the
+        end and, of event-driven runs with a target accuracy, "seconds_to_target" and "bytes_to_target". `budget` is one
+        or several shares of the total transmission time of the strategy `of`. Default: the end of the runs. The table
+        has `latex()`, `markdown()`, `csv()`, `frame` and `save("table.tex")`; its notes say what the numbers are, and
+        which runs have no result.
+        """
+        return self.compared({self.experiment.name: self}, measure, budget, of)
+
+    @staticmethod
+    def compared(
+        results: Mapping[str, Result],
+        measure: str | Sequence[str] | None = None,
+        budget: float | Sequence[float] | None = None,
+        of: str = "ZT",
+    ) -> ComparisonTable:
+        """Return the `table` of several results, which are named: a group of columns for each."""
+        from efhc.report.tables import comparison_table
+        from efhc.report.timelines import TO_TARGET
+
+        parts = [name.partition(", ") for name in results]
+        are_alike = len({first for first, _, _ in parts}) == 1 and all(rest for _, _, rest in parts)
+        titles = [rest for _, _, rest in parts] if are_alike else list(results)
+        settings = [one.setting_runs(title) for title, one in zip(titles, results.values(), strict=True)]
+        if measure is None:
+            first = next(iter(results.values()))
+            chosen = [first._chosen().name, *(TO_TARGET if first.target is not None else ())]
+        else:
+            chosen = [measure] if isinstance(measure, str) else list(measure)
+        budgets = [None] if budget is None else [float(one) for one in np.atleast_1d(budget)]
+        return comparison_table(settings, chosen, budgets, of)
+
+    def setting_runs(self, title: str) -> SettingRuns:
+        """Return the evaluations of the runs that are done, and which are not, as `comparison_table` takes them."""
+        from efhc.report.tables import SettingRuns, phases
+        from efhc.report.timelines import nobody_left
+
+        experiment, curve = self.experiment, self._curve
+        lost = {
+            pair: self.failed.get(pair, state) if state == "failed" else state
+            for pair, state in self.states.items()
+            if state != "done"
+        }
+        is_timed = tables_of(experiment) is EVENT_DRIVEN
+        if is_timed:
+            gone = {(name, seed) for name, seeds in nobody_left(curve).items() for seed in seeds}
+            lost |= dict.fromkeys(sorted(gone - set(lost)), "no device is there at the end")
+        pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=["strategy", "seed"], orient="row")
+        whole = curve.join(pairs.cast({"seed": curve.schema["seed"]}), on=RUN, how="semi", maintain_order="left")
+        curves = evaluated(whole)
+        return SettingRuns(
+            title,
+            curves,
+            {pair: lost[pair] for pair in self.states if pair in lost},
+            experiment.devices,
+            self._tested_on,
+            list(dict.fromkeys(name for name, _ in self.states)),
+            {} if is_timed else phases(whole, curves),
+            None if self.target is None else (self._chosen().name, self.target),
+        )
+
+    @property
+    def _tested_on(self) -> str:
+        """The samples that measures are taken on, in words."""
+        kind = "test" if self.experiment.validation is None else "validation"
+        if (samples := self.experiment.test_samples) is None:
+            try:
+                samples = len(Runs().inputs(self.experiment).data.y_test)
+            except (EfhcError, OSError):  # the data need not be there any more
+                return f"all {kind} samples"
+        return f"{samples:,} {kind} samples"
+
     def frontier(
-        self, path: Path | str | None = None, leaders: Sequence[str] = (), measure: str | None = None
+        self,
+        path: Path | str | None = None,
+        leaders: Sequence[str] = (),
+        measure: str | None = None,
+        *,
+        width: Width = "page",
     ) -> Picture:
         """Draw a measure against the share of ZT's total transmission time that was spent; write it to `path` if given.
 
-        Default of `measure`: that of the experiment. The `leaders`, EF-HC and ZT are drawn in front, with the band in
-        which the mean of other seeds is expected. Runs that have not finished are left out. `at_budget` has the
-        numbers.
+        Default of `measure`: that of the experiment. The `leaders`, EF-HC and ZT (all strategies, if there are at most
+        eight) are drawn with the band in which the mean of other seeds is expected, others in grey; a CSV file beside
+        the figure has the means of all. `width` is "page" (7 in) or "column" (3.3 in). Runs that have not finished are
+        left out. `at_budget` has the numbers.
         """
+        from efhc.report.claims.leads import all_means
         from efhc.report.figure_data import FrontierData, SettingData
         from efhc.report.figures import run_title, save_figure
         from efhc.report.figures.paper import frontier_figure
@@ -315,11 +405,13 @@ class Result:
         curves = self._evaluated_whole_runs
         if not len(curves.filter(strategy="ZT")):
             raise InputError("frontier", "a result without a finished run of ZT", "one with it: ZT sets the budgets")
-        title = run_title(self.experiment)
-        setting = SettingData(self.experiment.name, title, curves, measure=self._chosen(measure))
-        figure = frontier_figure(FrontierData("frontier", "", (setting,), tuple(leaders)))
+        setting = SettingData(self.experiment.name, run_title(self.experiment), curves, measure=self._chosen(measure))
+        data = FrontierData("" if path is None else Path(path).stem, "", (setting,), tuple(leaders))
+        figure = frontier_figure(data, width)
+        figure.words = run_title(self.experiment)
         if path is not None:
             save_figure(figure, Path(path))
+            write_safely(Path(path).with_suffix(".csv"), all_means(data).write_csv().encode())
         return figure
 
     @property
@@ -344,7 +436,19 @@ class Result:
         seeds, target = self._seeds_there, self._target_of(chosen)
         tables = summary_tables(summary, chosen, experiment.name, seeds, experiment.devices, target, so_far=so_far)
         is_timed = tables_of(experiment) is EVENT_DRIVEN
-        return SummaryWords(tables, list(nobody_left_lines(self.timeline)) if is_timed else [])
+        notes = list(nobody_left_lines(self.timeline)) if is_timed else []
+        return SummaryWords(tables, [*notes, *self._personal_lines()])
+
+    def _personal_lines(self) -> Iterator[str]:
+        """Yield a line for each strategy in which devices keep parameters to themselves."""
+        for name, strategy in self.experiment.strategies.items():
+            if getattr(strategy, "personal", None) is not None:
+                pair = next(
+                    (pair for pair in self.local if pair[0] == name and PERSONAL_MODEL in self.local[pair]), None
+                )
+                if pair is not None:
+                    shared, personal = self.models[pair].shape[1], self.local[pair][PERSONAL_MODEL].shape[1]
+                    yield f"{name}: {shared:,} parameters of each device are shared, {personal:,} are personal"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the summary, the figure, the runs that failed, and where the result is kept."""
@@ -357,19 +461,35 @@ class Result:
         """The name of the file in which `efhc run` keeps what `plot` draws."""
         return "seconds.png" if tables_of(self.experiment) is EVENT_DRIVEN else "comparison.png"
 
-    def plot(self, path: Path | str | None = None) -> Picture:
+    def plot(
+        self,
+        path: Path | str | None = None,
+        *,
+        measure: str | None = None,
+        width: Width = "page",
+        against: str | None = None,
+    ) -> Picture:
         """Draw the paper's panels of this experiment, and write the figure to `path` if one is given.
 
-        Of event-driven runs, the panels are over seconds and bytes. Curves of runs that have not finished go as far as
-        all seeds of their strategy have come. A notebook shows the figure if a cell ends with it.
+        Of event-driven runs, the panels are over seconds and bytes. `measure` is what is drawn. Default: that of the
+        experiment. `width` is "page" (7 in) or "column" (3.3 in). `against` draws one panel alone: the measure against
+        "iterations" or "transmission_time", of event-driven runs "seconds" or "bytes". The legend says what bands are;
+        of more than eight strategies, EF-HC, ZT and the best at the end are told apart, and the others grey. Curves of
+        runs that have not finished go as far as all seeds of their strategy have come. A notebook shows the figure if a
+        cell ends with it.
         """
-        from efhc.report.figures import comparison_figure, run_title, save_figure, seconds_figure
+        from efhc.report.figures import WIDTHS, comparison_figure, run_title, save_figure, seconds_figure
 
-        title, chosen = run_title(self.experiment) + ("" if self.is_finished else ", unfinished"), self._chosen().name
+        if width not in WIDTHS:
+            raise InputError("width", f"'{width}'", " or ".join(WIDTHS))
+        chosen = self._chosen(measure)
+        more: Any = {"measure": chosen.name, "width": width, "against": against}
+        title, target = "" if self.is_finished else "unfinished", self._target_of(chosen)
         if tables_of(self.experiment) is EVENT_DRIVEN:
-            figure = seconds_figure(self.timeline, self.target, title, measure=chosen)
+            figure = seconds_figure(self.timeline, target, title, **more)
         else:
-            figure = comparison_figure(self.metrics, title=title, measure=chosen)
+            figure = comparison_figure(self.metrics, title=title, **more)
+        figure.words = ", ".join(filter(None, [run_title(self.experiment), title]))
         if path is not None:
             save_figure(figure, Path(path))
         return figure
@@ -423,7 +543,8 @@ class Result:
         if inputs.checksums["data_sha256"] != self._checksums["data_sha256"]:
             raise InputError("data", "other data than the run was made with", "the same data, to build its network")
         with using_inputs(inputs.files):
-            learner = draw_scenario(self.experiment, inputs.data, seed).learner
+            scenario = draw_scenario(self.experiment, inputs.data, seed)
+            learner = personalized(scenario, self.experiment.strategies[strategy], strategy).learner
         local = self.local.get((strategy, seed), {})
         return learner.module(self.models[strategy, seed], local, device), inputs.data
 
@@ -450,8 +571,10 @@ class Result:
         `EfhcError` if the result has not finished.
         """
         if not self.is_finished:
-            folder = self.directory or "DIR"
-            how = f"complete it with `efhc run {folder}/config.toml --out {folder} --resume`, and load it again"
+            how = "complete it, and load it again"
+            if self.directory is not None:
+                config, folder = shlex.quote(str(self.directory / "config.toml")), shlex.quote(str(self.directory))
+                how = f"complete it with `efhc run {config} --out {folder} --resume`, and load it again"
             raise EfhcError(f"a result that has not finished cannot be saved; {how}")
         names = _names_in_config(self.experiment.strategies)
         if any(old != new for old, new in names.items()):

@@ -220,9 +220,7 @@ class RunStore:
             _begin(folder, run, began)
             yield folder
 
-    def add(
-        self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float, **facts: str | None
-    ) -> None:
+    def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float, **facts: str) -> None:
         """Keep a run that was made in memory, in a folder in one step. `began` is when, by `time.monotonic`.
 
         Raises `BusyError` if another process is making it in the folder.

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import polars as pl
 from pydantic import BaseModel, Field, TypeAdapter
 
-from efhc.base.errors import EfhcError
+from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import open_regular
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import build_experiment, flat_settings
@@ -30,7 +30,10 @@ from efhc.experiments.runs.live_file import LIVE, MOST_BYTES, decoded
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import StoredRun
-from efhc.experiments.runs.tables import LOCKSTEP, tables_of
+from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, tables_of
+
+if TYPE_CHECKING:
+    from efhc.report.tables import ComparisonTable
 
 INDEX = "index.json"
 """The list of the runs of a study, beside their folders."""
@@ -239,13 +242,23 @@ def label_runs(runs: Sequence[R]) -> list[R]:
 def name_groups(groups: Sequence[Sequence[NamedRun]], place: str) -> list[str]:
     """Return a name for each group: its experiment and the settings in which it differs from others of that name."""
     titles = [next((run.experiment for run in runs if run.experiment), place) for runs in groups]
-    settings = [
-        {key: value for key, value in flat_settings(runs[0].config) if key.partition(".")[0] not in NOT_OF_GROUP}
-        for runs in groups
-    ]
+    settings = [settings_of(runs[0].config) for runs in groups]
     words = _differences(titles, settings)
     names = [", ".join([title, *own]) for title, own in zip(titles, words, strict=True)]
     return _unique(names, range(len(names)))
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in which groups may differ, with flat keys."""
+    return {key: value for key, value in flat_settings(config) if key.partition(".")[0] not in NOT_OF_GROUP}
+
+
+def _column(key: str, values: Sequence[Any]) -> pl.Series:
+    """Return numbers, truth values or texts as they are, and lists or mixed values as JSON."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float} or any(kinds <= {one} for one in (bool, str)):
+        return pl.Series(key, values, pl.Float64 if kinds == {int, float} else None, strict=False)
+    return pl.Series(key, [None if value is None else json.dumps(value) for value in values], pl.String)
 
 
 def _unique(names: Sequence[str], things: Iterable[Hashable]) -> list[str]:
@@ -298,10 +311,18 @@ def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 class Study(Mapping[str, Result]):
-    """The results of a study, by name. Runs whose settings differ in strategy and seed only are one result."""
+    """The results of a study, by name. Runs whose settings differ in strategy and seed only are one result.
 
-    def __init__(self, results: Mapping[str, Result], directory: Path) -> None:
+    `metrics`, `devices` and the other tables of a result are here those of all runs, with the columns of `settings` in
+    front.
+    """
+
+    def __init__(
+        self, results: Mapping[str, Result], directory: Path, settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """`settings` are those of each result, with flat keys."""
         self._results = dict(results)
+        self._settings = dict(settings or {name: {} for name in results})
         self.directory = directory
         """The folder of the study."""
 
@@ -330,12 +351,62 @@ class Study(Mapping[str, Result]):
             groups.setdefault(settings_of_group(run), []).append(run)
         names = name_groups([*groups.values()], path.name)
         by_name = dict(zip(names, groups.values(), strict=True))
-        return cls({name: _result(by_name[name], name, shown) for name in sorted(by_name, key=in_order)}, path)
+        ordered = sorted(by_name, key=in_order)
+        settings = {name: settings_of(by_name[name][0].config) for name in ordered}
+        return cls({name: _result(by_name[name], name, shown) for name in ordered}, path, settings)
 
-    def table(self, name: str) -> pl.DataFrame:
-        """Return a table of all runs, such as "metrics", with the name of each one's result in the column `result`."""
-        tables = [each.tables[name].select(pl.lit(one).alias("result"), pl.all()) for one, each in self.items()]
-        return pl.concat(tables, how="diagonal_relaxed")
+    @property
+    def settings(self) -> pl.DataFrame:
+        """A row per result: its name as `result`, and the settings in which results differ, by their keys in a file.
+
+        A kind is named by its setting: `network`. Numbers, truth values and texts are as in the file; a setting with
+        lists or with values of several types is text.
+        Null: the result has no such setting.
+        """
+        keys = sorted(_varying(list(self._settings.values()))) if self._settings else []
+        columns = {key.removesuffix(".kind"): [self._settings[name].get(key) for name in self] for key in keys}
+        named = pl.Series("result", list(self), pl.String)
+        return pl.DataFrame([named, *(_column(key, values) for key, values in columns.items())])
+
+    def where(self, settings: Mapping[str, Any]) -> Result:
+        """Return the result with these settings: `study.where({"network.radius": 0.3})`.
+
+        Keys are columns of `settings`; the last part of one is enough. Raises `InputError` unless it is one result.
+        """
+        known = self.settings
+        found = known.rows(named=True)
+        for key, value in settings.items():
+            columns = [one for one in known.columns[1:] if one == key or one.endswith(f".{key}")]
+            if len(columns) != 1:
+                raise InputError(
+                    key, repr(value), ", ".join(columns or known.columns[1:]) or "no setting: none differs"
+                )
+            values = known[columns[0]].to_list()
+            if value not in values:
+                raise InputError(columns[0], repr(value), ", ".join(dict.fromkeys(map(str, values))))
+            found = [row for row in found if row[columns[0]] == value]
+        if len(found) != 1:
+            given = ", ".join(f"{key}={value}" for key, value in settings.items()) or "no setting"
+            names = "; ".join([row["result"] for row in found] or self)
+            raise InputError("where", f"{given}, which {len(found)} results have", f"settings of one of: {names}")
+        return self[found[0]["result"]]
+
+    def table(
+        self,
+        measure: str | Sequence[str] | None = None,
+        budget: float | Sequence[float] | None = None,
+        of: str = "ZT",
+    ) -> ComparisonTable:
+        """Return a table for a paper, as `Result.table`, with a group of columns for each result."""
+        return Result.compared(self, measure, budget, of)
+
+    def _rows(self, table: str) -> pl.DataFrame:
+        """Return a table of all runs, with the name and the settings of each one's result in front."""
+        named = [each.tables[table].select(pl.lit(one).alias("result"), pl.all()) for one, each in self.items()]
+        rows, settings = pl.concat(named, how="diagonal_relaxed"), self.settings
+        renamed = {key: f"setting {key}" for key in settings.columns[1:] if key in rows.columns}
+        joined = rows.join(settings.rename(renamed), on="result", maintain_order="left")
+        return joined.select("result", *(renamed.get(key, key) for key in settings.columns[1:]), *rows.columns[1:])
 
     def __getitem__(self, name: str) -> Result:
         if name not in self._results:
@@ -343,6 +414,8 @@ class Study(Mapping[str, Result]):
         return self._results[name]
 
     def __getattr__(self, name: str) -> Any:
+        if name in SCHEMAS:  # the tables of all runs: metrics, events, timeline, ..
+            return self._rows(name)
         if hasattr(Result, name) and not name.startswith("_"):
             example, call = next(iter(self._results)), "()" if callable(getattr(Result, name)) else ""
             many = f"{len(self)} experiment{'s'[: len(self) != 1]}"

@@ -71,13 +71,29 @@ def require_papers_form(experiment: Experiment) -> None:
 
     All devices step together, all strategies differ from EF-HC in nothing but the trigger, and no message gets lost.
     """
+    for name, kind in not_of_papers_form(experiment).items():
+        raise InputError(f"strategies.{name}", f"'{kind}'", OF_THE_PAPER)
+    require_papers_setting(experiment)
+
+
+OF_THE_PAPER = "strategies that differ from EF-HC in nothing but their thresholds, which the paper's analysis is about"
+
+
+def not_of_papers_form(experiment: Experiment) -> dict[str, str]:
+    """Return the kinds of the strategies that differ from EF-HC in more than the trigger, by name."""
+    found = {}
+    for name, strategy in experiment.strategies.items():
+        is_personal = getattr(strategy, "personal", None) is not None
+        if is_personal or not form_of(strategy, name).is_papers:
+            kind = str(getattr(strategy, "kind", type(strategy).__name__))
+            found[name] = f"{kind} with personal models" if is_personal else kind
+    return found
+
+
+def require_papers_setting(experiment: Experiment) -> None:
+    """Raise `InputError` unless all devices step together, and no message gets lost."""
     what = "the paper's analysis"
     require_lockstep(experiment, what)
-    for name, strategy in experiment.strategies.items():
-        if not form_of(strategy, name).is_papers:
-            kind = getattr(strategy, "kind", type(strategy).__name__)
-            allowed = f"strategies that differ from EF-HC in nothing but their thresholds, which {what} is about"
-            raise InputError(f"strategies.{name}", f"'{kind}'", allowed)
     if loss := getattr(experiment.driver, "loss", None):
         raise InputError("driver.loss", loss, f"no value; {what} is about messages that all arrive")
 

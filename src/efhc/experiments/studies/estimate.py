@@ -24,6 +24,7 @@ from efhc.experiments.runs.event_driven_run import simulator_of
 from efhc.experiments.runs.moments import Moments
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of
+from efhc.scenarios.personal import personalized
 from efhc.scenarios.scenario import Scenario
 
 PROCESSOR_SECONDS = 0.5
@@ -61,18 +62,23 @@ def _seconds_of(run: Run) -> float:
     """Return the processor seconds of a whole run, on one core."""
     experiment = run.experiment
     if driver_of(experiment) == EVENT_DRIVEN.driver:
-        simulator = simulator_of(run, draw_scenario(experiment, run.data, run.seed, 1), 1)
+        simulator = simulator_of(run, _scenario_of(run), 1)
 
         def advance() -> float:
             simulator.advance()
             return simulator.progress
 
         return _seconds_per_unit(advance, 1.0)
-    scenario = draw_scenario(experiment, run.data, run.seed, 1)
+    scenario = _scenario_of(run)
     iteration, evaluation = _timed(run, scenario)
     moments = Moments(experiment, scenario)
     evaluations = sum(1 for _ in moments.planned) + moments.at_budgets
     return experiment.iterations * iteration + evaluations * evaluation
+
+
+def _scenario_of(run: Run) -> Scenario:
+    scenario = draw_scenario(run.experiment, run.data, run.seed, 1)
+    return personalized(scenario, run.whole.strategies[run.strategy], run.strategy)
 
 
 def _timed(run: Run, scenario: Scenario) -> tuple[float, float]:

@@ -13,6 +13,7 @@ Every table [figure.settings.NAME] of a frontier or of controls is a panel: the 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ def load_figure(
         raise InputError("figure", f"'{name}'{did_you_mean(name, known)}", allowed)
     tables = with_overrides(read_tables(name), overrides)
     if FIGURE not in tables:
-        problem = f"{path} has no table [figure]. To run it as an experiment: efhc run {path}"
+        problem = f"{path} has no table [figure]. To run it as an experiment: efhc run {shlex.quote(str(path))}"
         raise InputError(FIGURE, path, "a file with a table [figure]", problem)
     given = tables[FIGURE]
     kind = TABLES.get(given.get("kind"), PaperTable) if isinstance(given, Mapping) else PaperTable

@@ -2,7 +2,8 @@
 
 DIR/report.html                       everything, in one page that works offline
 DIR/claims.csv                        each claim with its statistics, intervals and verdict
-DIR/figures/NAME.png, NAME.pdf        each figure
+DIR/figures/NAME.png, NAME.pdf        each figure, 7 inches wide
+DIR/figures/NAME-column.pdf           of a frontier or of controls: 3.3 inches wide
 DIR/figures/NAME-i.csv .. NAME-iv.csv of the paper: the numbers of each panel
 DIR/figures/NAME.csv                  of a frontier, the means over seeds: per setting and strategy the measure at each
                                       budget, and what the strategy spends in total, as a share of ZT's transmission
@@ -198,6 +199,8 @@ class _Drawn(NamedTuple):
     numbers: Mapping[str, pl.DataFrame]
     """The tables, by the names of their files."""
     picture: Picture
+    column: Picture | None = None
+    """The same, as wide as a column."""
     illustration: Illustration | None = None
 
 
@@ -220,6 +223,8 @@ def _show(made: _Made, size: Size, out: Path) -> Section:
         write_safely(folder / f"{name}.csv", numbers.write_csv().encode())
     for ending in ("png", "pdf"):
         save_figure(drawn.picture, folder / f"{figure.name}.{ending}")
+    if drawn.column is not None:
+        save_figure(drawn.column, folder / f"{figure.name}-column.pdf")
     has_settings = isinstance(table, SettingsTable)
     shown = figure.parts if has_settings else figure.parts[:1]
     metas = [made.store.meta(run) for run in made.figure_runs.all if run.key not in made.failures]
@@ -296,7 +301,7 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
         events={run.strategy: made.store.table(run, "events") for run in of_seed},
     )
     numbers = {f"{figure.name}-{panel}": rows for panel, rows in panels(data).items()}
-    return _Drawn(data, numbers, paper_figure(data), illustration)
+    return _Drawn(data, numbers, paper_figure(data), illustration=illustration)
 
 
 def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
@@ -308,7 +313,7 @@ def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
             part.title,
             curves := made.curves(runs),
             # Before its second evaluation, little is known of ZT.
-            max(table.judged_from, part.experiment.evaluate_every / part.experiment.iterations),
+            max(table.judged_from, min(1.0, part.experiment.evaluate_every / part.experiment.iterations)),
             test_samples=len(runs[0].data.y_test),
             measure=measure_of(curves, part.experiment.measure),
         )
@@ -316,7 +321,7 @@ def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
     )
     data = FrontierData(name, table.title, settings, table.leaders, table.ceilings)
     numbers = {data.label(setting): budget_table(setting.curves, setting.measure.name) for setting in settings}
-    return _Drawn(data, numbers | {name: all_means(data)}, frontier_figure(data))
+    return _Drawn(data, numbers | {name: all_means(data)}, frontier_figure(data), frontier_figure(data, "column"))
 
 
 def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
@@ -335,7 +340,7 @@ def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
         for part, runs in made.with_strategy(table.leader)
     )
     data = ControlsData(name, table.title, settings, table.leader, table.controls, table.common, table.shuffled)
-    return _Drawn(data, {name: all_ends(data)}, controls_figure(data))
+    return _Drawn(data, {name: all_ends(data)}, controls_figure(data), controls_figure(data, "column"))
 
 
 def _interval(experiment: Experiment) -> str:

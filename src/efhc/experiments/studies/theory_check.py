@@ -9,12 +9,13 @@ smooth, no models are measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from shlex import quote
 from threading import Event, Lock
 from typing import Any, NamedTuple
 
@@ -35,11 +36,12 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
+from efhc.experiments.runs.folder import Pair
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.study import runs_in, why_no_experiment
-from efhc.experiments.runs.tables import require_papers_form
+from efhc.experiments.runs.tables import OF_THE_PAPER, not_of_papers_form, require_papers_setting
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
@@ -86,6 +88,7 @@ def iterate_checks(
     progress: ReportProgress = lambda what, share: None,
     *,
     trust_code: bool = False,
+    skipped: Callable[[str, str], None] = lambda strategy, why: None,
 ) -> Iterator[StrategyCheck]:
     """Check a finished run, one strategy after the other.
 
@@ -94,21 +97,23 @@ def iterate_checks(
     Default: where that is quick and the run has kept no models. `window` is the B with which rho and the bounds are
     computed: that of `proposition:conn`, the least one observed (which stands in where the first is longer than the
     run), or a number. `trust_code` allows Python code that the stored config names to be executed.
+    `skipped` is called with each strategy that is left out, because the paper's analysis is not about it or a run of it
+    failed, and why. Raises `InputError` if no strategy is left.
     """
     run, points = ExperimentFolder(directory), points or POINTS
     if not run.is_complete:
         if run.is_begun:
-            problem = f"{directory} has not finished; `efhc run FILE --out {directory} --resume` continues it"
-        elif runs_in(directory / OWN_RUNS):
-            problem = f"{directory} is a study; give one of its runs: efhc theory {directory}/{OWN_RUNS}/KEY"
+            config, out = quote(str(directory / "config.toml")), quote(str(directory))
+            problem = f"{directory} has not finished; `efhc run {config} --out {out} --resume` continues it"
+        elif of_study := runs_in(directory / OWN_RUNS):
+            one = f"`efhc theory {quote(str(of_study[0].folder))}`"
+            problem = f"{directory} is a study; give one of its {len(of_study)} runs, such as {one}"
         else:
-            problem = why_no_experiment(directory, f"use `efhc theory plan {directory}`")
+            problem = why_no_experiment(directory, f"use `efhc theory plan {quote(str(directory))}`")
         raise InputError("run directory", directory, "a finished experiment", problem)
     experiment = run.load_experiment(trust_code=trust_code)
-    require_papers_form(experiment)
-    if run.failures:
-        (strategy, seed), reason = next(iter(run.failures.items()))
-        raise EfhcError(f"{strategy}, seed {seed} failed ({reason}); only runs that all succeeded can be checked")
+    require_papers_setting(experiment)
+    experiment = _covered(experiment, run.failures, skipped)
     if isinstance(window, int) and window > experiment.iterations:
         raise InputError("--window", window, f"at most {experiment.iterations}, the iterations of the run")
     inputs = Runs().inputs(experiment)
@@ -136,6 +141,21 @@ def iterate_checks(
             shown.done = n * looks
             yield check.strategy(strategy)
         progress("done", 1.0)
+
+
+def _covered(experiment: Experiment, failures: Mapping[Pair, str], skipped: Callable[[str, str], None]) -> Experiment:
+    """Return the experiment with the strategies that can be checked; `skipped` hears of the others."""
+    others = not_of_papers_form(experiment)
+    why = {name: f"{kind} differs from EF-HC in more than its thresholds" for name, kind in others.items()}
+    for (name, seed), reason in failures.items():
+        why.setdefault(name, f"seed {seed} failed ({reason})")
+    left = {name: strategy for name, strategy in experiment.strategies.items() if name not in why}
+    if not left:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items())
+        raise InputError("strategies", ", ".join(why), OF_THE_PAPER, f"no strategy can be checked: {reasons}")
+    for name, reason in why.items():
+        skipped(name, reason)
+    return experiment.model_copy(update={"strategies": left})
 
 
 @dataclass(frozen=True, eq=False)

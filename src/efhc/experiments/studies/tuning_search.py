@@ -389,8 +389,9 @@ class Search:
     def rungs(self) -> list[int]:
         """The iterations of successive halving: about K/9, K/3, and K.
 
-        The first two are multiples of the interval between evaluations, so that what is evaluated in a short run is
-        the beginning of what is evaluated in a longer one. Where that leaves nothing to evaluate, there are fewer.
+        The first two are multiples of the interval between evaluations, so that what is evaluated in a short run is,
+        but for its end, the beginning of what is evaluated in a longer one. Where that leaves nothing to evaluate,
+        there are fewer.
         """
         K, every = self.experiment.iterations, self.experiment.evaluate_every
         shorter = {round(K / FACTOR**power / every) * every for power in (1, 2)}

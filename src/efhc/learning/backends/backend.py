@@ -47,6 +47,15 @@ class Batch(NamedTuple):
         return self.devices is None and not isinstance(self.k, np.ndarray)
 
 
+class ParameterPart(NamedTuple):
+    """Consecutive columns of the models that have a name."""
+
+    name: str
+    size: int
+    is_norm: bool = False
+    """Whether they are parameters of a normalisation layer."""
+
+
 class ScoresNotFinite(EfhcError):
     """Raised when a model gives test samples scores from which no prediction can be read."""
 
@@ -60,6 +69,9 @@ class ScoresNotFinite(EfhcError):
         self.device = device
 
 
+NAMING = "parameter_sizes(data), which returns the number of parameters by name"
+
+
 class Backend(ABC):
     """Gradients of all devices, and the metrics of their models."""
 
@@ -71,9 +83,29 @@ class Backend(ABC):
     metrics: Metrics = CLASSIFICATION
     """What models are tested by. `loss` is that of the scores: without an l2 term."""
 
-    def initial_local(self, devices: int) -> Local:
-        """Return the values that devices keep to themselves at k = 0; for most models there are none."""
+    def initial_local(self, devices: int, first: int = 0) -> Local:
+        """Return what the devices from number `first` on keep to themselves at k = 0; for most models, nothing."""
         return NOTHING
+
+    def layout(self) -> list[ParameterPart]:
+        """Return the named parameters that the columns of the models are, in their order.
+
+        Raises `InputError` if the model does not name its parameters.
+        """
+        raise InputError(
+            "share", "parameters of a model that does not name them", f"a torch module, or a model with {NAMING}"
+        )
+
+    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+        """Return the models that these devices use, and what they keep beside them, as `scored` takes them.
+
+        They are those that devices train and mix, unless there are personal models.
+        """
+        return models, local
+
+    def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
+        """Return the models that the mean model is the mean of, and what is kept beside them."""
+        return models, local
 
     @abstractmethod
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
@@ -107,6 +139,13 @@ class Backend(ABC):
         Raises `InputError` if the model is not a torch module.
         """
         raise InputError("model", "a model that is not a torch module", "a torch module, to get one back")
+
+
+def layout_of(model: Any, data: Dataset, backend: Backend) -> list[ParameterPart]:
+    """Return the layout of a model written in NumPy, which its `parameter_sizes` says, or that of `Backend.layout`."""
+    if not callable(getattr(model, "parameter_sizes", None)):
+        return Backend.layout(backend)
+    return [ParameterPart(name, size) for name, size in model.parameter_sizes(data).items()]
 
 
 def numbers_of(models: Floats, out: Floats, ends: Ints) -> Ints:
@@ -171,6 +210,9 @@ class ArraysBackend(Backend):
             self.metrics = {"accuracy": "higher"}
         self.parameters = model.parameters(data)
         self._model, self.data = model, data
+
+    def layout(self) -> list[ParameterPart]:
+        return layout_of(self._model, self.data, self)
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         data, models = self.data, read_only(models)

@@ -18,7 +18,7 @@ from efhc.kernels.compiled_arithmetic import drift, links_of, spread_tiles
 from efhc.kernels.iteration_loops import Buffers, Outcome, StretchInputs
 from efhc.kernels.linear_loops import Batches, room_for
 from efhc.kernels.model_loops import copy_rows
-from efhc.learning.backends.backend import RangeBackend, end_to_end, inputs_of
+from efhc.learning.backends.backend import ParameterPart, RangeBackend, end_to_end, inputs_of, layout_of
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
 
@@ -47,7 +47,7 @@ class LinearBackend(RangeBackend):
 
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
         self.parameters, self.threads = model.parameters(data), threads
-        self.data, self._inputs = data, inputs_of(data, data.x_train, data.y_train)
+        self._model, self.data, self._inputs = model, data, inputs_of(data, data.x_train, data.y_train)
         l2 = np.dtype(data.precision).type(model.l2 if isinstance(model, Regularized) else 0)
         self._loss = linear_loops.Loss(COMPILED[type(model).score_loss], l2)
 
@@ -55,6 +55,9 @@ class LinearBackend(RangeBackend):
     def knows(model: Any) -> bool:
         """Return whether the loss of `model` is compiled. The loss of a subclass that overrides it is not."""
         return isinstance(model, LinearModel) and type(model).score_loss in COMPILED
+
+    def layout(self) -> list[ParameterPart]:
+        return layout_of(self._model, self.data, self)
 
     def _compute(
         self, models: Floats, every: Ints, batches: Batches, losses: Floats, out: Floats, low: int, high: int

@@ -27,13 +27,16 @@ from efhc.base.own_code import in_one_line
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.state import Local
 from efhc.kernels.linear_loops import gather_rows
-from efhc.learning.backends.backend import Backend, Batch, inputs_of
+from efhc.learning.backends.backend import Backend, Batch, ParameterPart, inputs_of
 from efhc.learning.backends.objective import Objective, objective_of
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import ModuleModel, input_shape, trainable
 from efhc.learning.pytorch import drawing, nn, torch
 
 Tensors = dict[str, torch.Tensor]
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, *filter(None, [getattr(nn, "RMSNorm", None)]))
+"""The classes of normalisation layers; older versions of torch have no RMSNorm."""
 
 
 class BuiltModule(Backend):
@@ -61,6 +64,13 @@ class BuiltModule(Backend):
     @staticmethod
     def _values_of(module: nn.Module) -> Tensors:
         return {name: parameter.detach() for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+    def layout(self) -> list[ParameterPart]:
+        norms = {name for name, part in self._module.named_modules() if isinstance(part, NORMS)}
+        return [
+            ParameterPart(name, size, name.rpartition(".")[0] in norms)
+            for name, size in zip(self._shapes, self._sizes, strict=True)
+        ]
 
     def module_for(self, model: Floats, local: Local) -> nn.Module:
         """Return a new module in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
@@ -194,7 +204,7 @@ class ModuleBackend(BuiltModule):
         `buffers`, (devices, *shape) each, are replaced by what they are after it.
         """
 
-    def initial_local(self, devices: int) -> Local:
+    def initial_local(self, devices: int, first: int = 0) -> Local:
         return {name: np.repeat(buffer.cpu().numpy()[None], devices, axis=0) for name, buffer in self._buffers.items()}
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,8 +137,11 @@ class Table:
 
     def _check_numbers(self, numbers: pl.Series) -> None:
         """Raise `InputError` if a value of the column of this name is neither missing nor a number that is usable."""
-        series = without_missing(self.columns[numbers.name])
-        if numbers.null_count() == series.null_count() and (numbers.abs() <= LARGEST).all():
+        series, is_bounded = self.columns[numbers.name], _is_bounded(numbers)
+        if is_bounded and numbers.null_count() == series.null_count():
+            return  # fast: a table may have many thousands of columns
+        series = without_missing(series)
+        if is_bounded and numbers.null_count() == series.null_count():
             return
         row = int(((numbers.is_null() & series.is_not_null()) | ~(numbers.abs() <= LARGEST)).arg_true()[0])
         is_finite = numbers[row] is not None and math.isfinite(numbers[row])
@@ -402,7 +405,7 @@ def as_numbers(series: pl.Series) -> pl.Series:
 
     if series.dtype == pl.String:
         if (plain := _whole_cast(series, pl.Float64)) is not None:  # fast: a table may have many thousands of columns
-            return plain.fill_nan(None)
+            return _without_nan(plain)
         texts = without_missing(series)
         numbers = texts.cast(pl.Float64, strict=False)
         if numbers.null_count() == len(texts) > texts.null_count():  # no number at all: perhaps true and false
@@ -410,8 +413,20 @@ def as_numbers(series: pl.Series) -> pl.Series:
             return (lower == "true").cast(pl.Float64) if lower.is_in(["true", "false"]).all() else numbers
         return numbers
     if series.dtype.is_numeric() or series.dtype == pl.Boolean:
-        return series.cast(pl.Float64).fill_nan(None)
+        return _without_nan(series.cast(pl.Float64))
     return pl.Series(series.name, [None] * len(series), dtype=pl.Float64)
+
+
+def _is_bounded(numbers: pl.Series) -> bool:
+    """Return whether no number is beyond `LARGEST`."""
+    lowest: Any = numbers.min()
+    highest: Any = numbers.max()
+    return lowest is None or bool(lowest >= -LARGEST and highest <= LARGEST)
+
+
+def _without_nan(numbers: pl.Series) -> pl.Series:
+    """Return numbers with null in place of NaN. The sum, which is quick, says whether there may be any."""
+    return numbers.fill_nan(None) if math.isnan(numbers.sum()) else numbers
 
 
 def _whole_cast(texts: pl.Series, kind: type[pl.DataType]) -> pl.Series | None:
@@ -523,7 +538,10 @@ class CsvTable(Table):
         return f"line {begins}"
 
     def is_feature(self, series: pl.Series) -> bool:
-        numbers, values = as_numbers(series), without_missing(series)
+        numbers = as_numbers(series)
+        if numbers.null_count() == series.null_count():
+            return True  # fast: a table may have many thousands of columns
+        values = without_missing(series)
         if numbers.null_count() == values.null_count():
             return True
         is_text = numbers.is_null() & values.is_not_null()

@@ -26,6 +26,11 @@ class LinearModel(Policy):
         return data.classes * (data.features + 1)
 
     @staticmethod
+    def parameter_sizes(data: Dataset) -> dict[str, int]:
+        """Return the number of parameters by name, in their order."""
+        return {"weight": data.classes * data.features, "bias": data.classes}
+
+    @staticmethod
     def initial(data: Dataset, stream: np.random.Generator) -> Floats:
         """Draw every parameter uniformly from +-1/sqrt(features), as `torch.nn.Linear` does."""
         bound = 1 / np.sqrt(data.features)

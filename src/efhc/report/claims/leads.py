@@ -83,8 +83,9 @@ def unresolved(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: 
         return f"{budget} is less than what is spent at the first evaluation: {names}"
     if coarse:
         share, without = next(iter(coarse.items()))
+        names = ", ".join(without)
         return (
-            f"no evaluation between {percent(share)} of {of}'s time and the next smaller budget ({', '.join(without)}); "
+            f"no evaluation between {percent(share)} of {of}'s time and the next smaller budget ({names}); "
             'evaluate_at = "budgets" evaluates where budgets are reached'
         )
     return None

@@ -16,8 +16,8 @@ from efhc.learning.data import Dataset
 from efhc.learning.measures import Measure
 from efhc.report.claims.intervals import bounds_words
 from efhc.report.figure_data import ACCURACY
-from efhc.report.figures.style import LAYOUT, Picture, grid_of
-from efhc.report.looks import STYLES, strategy_styles
+from efhc.report.figures.style import LAYOUT, SMALL, WIDTHS, Line, Picture, grid_of, strategy_lines
+from efhc.report.looks import STYLES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,11 +51,11 @@ def sweep_figure(
     shown = panels[:MOST_PANELS]
     columns = min(3, len(shown))
     lines = -(-len(shown) // columns)
-    styles = strategy_styles(means["strategy"])
+    styles = strategy_lines(means["strategy"].unique(maintain_order=True).to_list())
     drawings = _drawings(means, measure)
     with mpl.rc_context(LAYOUT):
-        width, height = 6 if columns == 1 else 3.8 * columns, 3.4 * lines * len(drawings)
-        figure = Picture((width, 0.8 + height))
+        height = (3.2 if columns == 1 else 2.1) * lines * len(drawings)
+        figure = Picture((WIDTHS["page"], 0.6 + height))
         parts = [figure] if len(drawings) == 1 else list(figure.subfigures(len(drawings), 1, squeeze=False).flat)
         for part, (words, drawn_means) in zip(parts, drawings.items(), strict=True):
             grid = grid_of(part, len(shown), columns, sharey=True)
@@ -66,7 +66,7 @@ def sweep_figure(
                 ]
                 _draw_sweep(axes, drawn_means.filter(*matching), across, means[across], styles)
                 panel_title = ", ".join(f"{key} = {value}" for key, value in panel.items() if value is not None)
-                axes.set_title(panel_title, fontsize=10, parse_math=False)
+                axes.set_title(panel_title, parse_math=False)
             for axes in grid[::columns]:
                 axes.set_ylabel(words)
         drawn: dict[str, Any] = {}
@@ -75,9 +75,10 @@ def sweep_figure(
             drawn.update(zip(labels, handles, strict=True))
         names = [name for name in styles if name in drawn]
         left_out = f"the first {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
-        figure.finish([drawn[name] for name in names], names, ": ".join(filter(None, (title, left_out))))
+        words = ": ".join(filter(None, (title, left_out)))
+        figure.finish([drawn[name] for name in names], names, words, figure.columns_for(names))
         if means["low"].count():
-            figure.legends[0].set_title(f"bars: {bounds_words(means['seeds'])} over seeds")
+            figure.legends[0].set_title(f"points: means; bars: {bounds_words(means['seeds'])} over seeds", prop=SMALL)
         return figure
 
 
@@ -102,18 +103,16 @@ def _panels(means: pl.DataFrame, others: Sequence[str], left_alone: Collection[s
     return points.select(others).unique(maintain_order=True).to_dicts() or [{}]
 
 
-def _draw_sweep(
-    axes: Axes, rows: pl.DataFrame, across: str, values: pl.Series, styles: Mapping[str, tuple[str, str]]
-) -> None:
+def _draw_sweep(axes: Axes, rows: pl.DataFrame, across: str, values: pl.Series, styles: Mapping[str, Line]) -> None:
     numeric = values.dtype.is_numeric()
     labels = values.drop_nulls().unique(maintain_order=True).to_list()
-    for name, (colour, dash) in styles.items():
+    for name, line in styles.items():
         of_strategy = rows.filter(pl.col("strategy") == name).drop_nulls("mean")
-        look: dict[str, Any] = {"color": colour, "linestyle": dash, "label": name}
+        look: dict[str, Any] = {**line.look, "label": name}
         for row in of_strategy.filter(pl.col(across).is_null()).iter_rows(named=True):
             axes.axhline(row["mean"], **look)
             if row["low"] is not None:
-                axes.axhspan(row["low"], row["high"], color=colour, alpha=0.08, linewidth=0)
+                axes.axhspan(row["low"], row["high"], color=line.color, alpha=0.08, linewidth=0)
         points = of_strategy.drop_nulls(across)
         if not len(points):
             continue
@@ -123,7 +122,7 @@ def _draw_sweep(
         # Rounding can put the mean slightly outside of its interval; one seed has no interval.
         low, high = (points[bound].fill_null(points["mean"]).to_numpy() for bound in ("low", "high"))
         reach = np.stack([np.maximum(mean - low, 0), np.maximum(high - mean, 0)])
-        axes.errorbar(points["place"], mean, reach, marker="o", markersize=4, capsize=2, linewidth=1.4, **look)
+        axes.errorbar(points["place"], mean, reach, marker=line.marker, capsize=2, **look)
     if numeric and labels and min(labels) > 0 and max(labels) / min(labels) >= WIDE_RANGE:
         axes.set_xscale("log")
     if not numeric:
@@ -150,7 +149,7 @@ def tuning_figure(
     """
     with mpl.rc_context(LAYOUT):
         panels = len(best_values)
-        figure = Picture((6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)))
+        figure = Picture((WIDTHS["column" if panels == 1 else "page"], 3.0 * -(-panels // 3)))
         grid = grid_of(figure, panels, 3, sharey=True)
         for axes, parameter in zip(grid, best_values, strict=True):
             _draw_trials(axes, trials, parameter, best_values, bounds, measure)

@@ -47,6 +47,7 @@ from efhc.experiments.runs.store import Progress, RunStore
 from efhc.experiments.runs.tables import LOCKSTEP, RUN, tables_of
 from efhc.learning.data import Dataset
 from efhc.runtime.node_settings import Address
+from efhc.scenarios.personal import parameter_counts
 
 AHEAD = 4
 """Tasks per CPU that Ray knows of at a time: enough to keep all busy, and few enough for results to come in early."""
@@ -359,7 +360,12 @@ def replay_events(run: Run, store: RunStore, followers: Sequence[FollowerFactory
     bandwidths = store.table(run, "devices")["bandwidth"].to_list()
     stream = EventStream(run, warn)
     stream.follow(followers)
-    begin = Begin.described(run, 0, experiment.model.parameters(run.data), bandwidths, links)
+    counts = experiment.model.parameters(run.data), 0
+    if getattr(run.whole.strategies[run.strategy], "personal", None) is not None:
+        run.scenarios.expect(run)
+        counts = parameter_counts(run.scenarios.of(run))
+        run.scenarios.release(run)
+    begin = Begin.described(run, 0, counts, bandwidths, links)
     stream.emit(begin)
     stream.emit(*(Evaluated(time.time(), evaluated_after(row, begin), row) for row in _rows(run, store)))
     stream.emit(Reached(time.time(), experiment.iterations))
