@@ -329,7 +329,7 @@ def simulate(
     precision
         Floating-point type of models and gradients.
     backend
-        How gradients are computed: compiled loops ("linear", "compiled"), NumPy ("arrays"), or torch for all devices at once ("stacked") or one after the other ("loop").
+        How gradients are computed: compiled loops ("linear", "compiled"), NumPy ("arrays"), or torch for all devices at once ("stacked") or one after the other ("loop"). "auto" takes the fastest, which meta.json of a run names.
     device
         Where torch computes: "cpu", "cuda" or "cuda:1".
     exchange_at_start

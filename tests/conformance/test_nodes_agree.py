@@ -117,6 +117,20 @@ def test_fired_sets_used_links_and_models_are_those_of_efhc_run(
         assert sum(line[counted] for line in ended) == 2 * one_model * used
 
 
+def test_nodes_learn_numbers_as_efhc_run_does(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(130, 4))
+    y = x @ [1.0, -2.0, 0.5, 3.0]
+    np.savez(tmp_path / "numbers.npz", x_train=x[:100], y_train=y[:100], x_test=x[100:], y_test=y[100:])
+    data = efhc.NpzFile(path=tmp_path / "numbers.npz", label_kind="number")
+    given = experiment("EF-HC", "random-links", "MLP", data=data, partition="iid")
+    given = given.model_copy(update={"model": efhc.MLP(hidden=(6,), loss="mean-squared-error")})
+    result = launch(given, tmp_path / "out")
+    assert_equal(result, given)
+    losses = result.metrics["mean_absolute_error"].drop_nulls()
+    assert losses[-1] < losses[0]
+
+
 def test_one_byte_of_one_nodes_data_changes_all_models(tmp_path: Path) -> None:
     # Not standardized: each device would scale samples of its own by their own mean.
     given = experiment("ZT", "random-links", "SVM in float64", data=efhc.Digits(standardize=False))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +75,7 @@ NAMING = "parameter_sizes(data), which returns the number of parameters by name"
 class Backend(ABC):
     """Gradients of all devices, and the metrics of their models."""
 
-    name: ClassVar[str]
+    name: str
     """What `Experiment.backend` calls it."""
     data: Dataset
     parameters: int

@@ -51,6 +51,7 @@ class PersonalBackend(Backend):
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._inner = problem, problem.learner.backend
+        self.name = self._inner.name
         self.data, self.metrics, self.parameters = self._inner.data, self._inner.metrics, self._inner.parameters
 
     @property
