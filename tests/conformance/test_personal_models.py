@@ -121,6 +121,17 @@ def test_a_whole_strategy_sees_what_is_shared():
     np.testing.assert_allclose(own_biases, expected[:, WEIGHTS:], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("local", [{"kind": "adam", "steps": 3}, {"kind": "momentum", "steps": 2, "weight_decay": 0.1}])
+def test_where_nothing_is_sent_it_makes_no_difference_what_is_shared(local):
+    """So alpha(k), the number of gradients so far, and what the local step remembers are those of shared parameters."""
+    fields = FIELDS | {"step_size": efhc.Diminishing(initial=0.05, timescale=2.0), "iterations": 6}
+    alone = {"local": local, "trigger": {"kind": "never"}}
+    strategies = {"whole": efhc.Composed(**alone), "own": efhc.Composed(**alone, personal={"keep": "bias"})}
+    result = efhc.simulate(**fields, strategies=strategies)
+    together = np.hstack([result.models["own", SEED], result.local["own", SEED]["personal/model"]])
+    np.testing.assert_allclose(together, result.models["whole", SEED], rtol=1e-9, atol=1e-11)
+
+
 def ditto(problem: own.Problem, trigger: own.Trigger, proximal: float) -> np.ndarray:
     """v_i beside the models of a run without personal ones."""
     v = problem.start.copy()
