@@ -69,7 +69,8 @@ STRATEGIES: dict[str, Table] = {
 """By kind, or by kind and variant, arguments with which the strategy does something within few iterations."""
 
 COMMON: Table = {
-    "devices": 7, "iterations": 25, "seeds": [3], "batch_size": 8, "evaluate_every": 5, "test_samples": 100,
+    "devices": 7, "iterations": 25, "seeds": [3], "batch_size": 8, "evaluate_every": 5, "evaluate_at": "multiples",
+    "test_samples": 100,
     "partition": {"kind": "labels", "labels_per_device": 2},
     "network": {"kind": "geometric", "radius": 0.5},
     "bandwidths": {"kind": "uniform", "nominal": 20000.0, "spread": 0.9},

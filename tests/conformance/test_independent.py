@@ -181,6 +181,7 @@ def small_case(
         "seeds": [seed],
         "batch_size": "full",
         "evaluate_every": EVALUATE_EVERY,
+        "evaluate_at": "multiples",
         "precision": precision,
         "exchange_at_start": exchange_at_start,
         "data": {"kind": "npz", "path": "data.npz"},

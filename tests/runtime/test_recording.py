@@ -57,7 +57,7 @@ def test_steps_come_back_also_after_a_restart_and_without_the_row_that_a_kill_cu
 
 
 def test_models_are_kept_after_the_first_iteration_and_every_few(tmp_path: Path) -> None:
-    kept = recorder(tmp_path, models_after=(1, 3, 6, 9))
+    kept = recorder(tmp_path, models_after=(0, 1, 3, 6, 9))
     local = {"mean": np.arange(4.0).reshape(1, 4), "count": np.array([7])}
     for k in range(8):
         kept.after_iteration(k, model(k), local)
