@@ -31,11 +31,12 @@ STRATEGIES = Family(Strategy, ("efhc.strategies.paper", "efhc.strategies"), ("th
 AnyStrategy = Annotated[Strategy, STRATEGIES]
 StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_=+-]*$", max_length=60)]
 
+# Not validated: that would load the kinds of installed packages, which may need what is here.
 PAPER_STRATEGIES: dict[str, Strategy] = {
-    "EF-HC": EventTriggered(),
-    "GT": GlobalThreshold(),
-    "ZT": ZeroThreshold(),
-    "RG": RandomizedGossip(),
+    "EF-HC": EventTriggered.model_construct(),
+    "GT": GlobalThreshold.model_construct(),
+    "ZT": ZeroThreshold.model_construct(),
+    "RG": RandomizedGossip.model_construct(),
 }
 SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
 AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
