@@ -267,9 +267,3 @@ def test_own_measures_without_classes_are_global_by_chance_by_group_or_unknown()
     for device, part in enumerate(learner.parts):
         mine = of_groups == of_groups[part[0]]
         np.testing.assert_allclose(scores.own[device], values[device, mine].mean(), rtol=1e-12)
-
-
-def test_a_share_of_numbers_is_set_aside_for_validation():
-    split = NUMBERS.with_validation(0.25)
-    assert (len(split.y_train), len(split.y_test)) == (18, 6)
-    assert sorted([*split.y_train, *split.y_test]) == sorted(NUMBERS.y_train)
