@@ -10,7 +10,7 @@ import pytest
 
 import efhc
 from efhc.base.errors import InputError
-from efhc.experiments.config.files import first_difference, to_tables
+from efhc.experiments.config.files import build_experiment, first_difference, to_tables
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import RunStore
@@ -64,6 +64,18 @@ def test_a_measure_that_runs_cannot_give_is_refused_before_they_begin():
             efhc.simulate(SMALL, devices=10, data=given, measure=name)
         assert error.value.field == "measure"
         assert name in str(error.value.given)
+
+
+def test_the_target_of_efhc_0_2_is_read_and_not_run():
+    old = {"driver": {"kind": "event-driven", "seconds": 5.0, "target_accuracy": 0.4}}
+    assert build_experiment(old, run_code=False).driver.target == 0.4
+    with pytest.raises(InputError) as caught:
+        build_experiment(old)
+    assert (caught.value.field, caught.value.allowed) == ("driver.target_accuracy", "driver.target")
+    percent = {"kind": "event-driven", "seconds": 1.0, "target": 40.0}
+    with pytest.raises(InputError) as caught:
+        efhc.simulate(SMALL, driver=percent)
+    assert caught.value.field == "driver.target"
 
 
 # One word chooses everywhere

@@ -87,9 +87,9 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
     except ValidationError as error:
         if (removed := removed_setting(fields)) is not None:
             if removed.endswith(OLD_TARGET):
-                problem = f"{removed}: only efhc 0.2 had this setting. Use driver.target, a value of `measure`."
+                problem = "only efhc 0.2 had this setting. Use driver.target, a value of `measure`."
                 raise InputError(removed, "a setting of efhc 0.2", "driver.target", problem) from None
-            problem = f"{removed}: only efhc 0.2 had this setting. Remove it, and start anew what 0.2 began."
+            problem = "only efhc 0.2 had this setting. Remove it, and start anew what 0.2 began."
             raise InputError(removed, "a setting of efhc 0.2", "no such key", problem) from None
         raise as_input_error(error, Experiment, fields) from None
 
