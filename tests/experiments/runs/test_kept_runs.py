@@ -445,5 +445,5 @@ def test_a_study_says_how_to_choose_a_result(tmp_path):
         AttributeError, match=r"study of 1 experiment: choose one, such as study\['compare'\]\.summary\(\)$"
     ):
         _ = study.summary
-    with pytest.raises(AttributeError, match=r"study\['compare'\]\.at_budget$"):
+    with pytest.raises(AttributeError, match=r"study\['compare'\]\.at_budget\(\)$"):
         _ = study.at_budget

@@ -99,9 +99,14 @@ class Moments:
         if self._pass_budgets(record.time_total) and k not in self._of_period:
             self._of_period |= {k + after: k - 1 for after in self._in_period if k + after < self._last[0]}
             self._of_period.setdefault(k, k - 1)
+        return self._first_of(k)
+
+    def _first_of(self, k: int) -> int | None:
+        """Return what `evaluation_after` does, with the periods that are known."""
         if k in self._of_period:
             return self._of_period[k]
-        return k - 1 if self._regular(k - 1) == k else None
+        within = any(first < k < moment for moment, first in self._of_period.items())
+        return k - 1 if self._regular(k - 1) == k and not within else None
 
     def _pass_budgets(self, spent: float) -> bool:
         """Note which budgets are spent. Returns whether there is a new one."""
@@ -116,7 +121,8 @@ class Moments:
         k = 0
         while k < self._iterations:
             k = min(self._regular(k), min((last for last in self._last if last > k), default=self._iterations))
-            yield k
+            if self._first_of(k) is not None:
+                yield k
 
     @property
     def at_budgets(self) -> int:
