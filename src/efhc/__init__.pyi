@@ -260,6 +260,7 @@ def simulate(
     precision: Literal["float32", "float64"] = ...,
     backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = ...,
     device: str = ...,
+    early_stopping: EarlyStopping | None = ...,
     exchange_at_start: bool = ...,
     data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "fashion-mnist", "cifar-10", "image-folder", "npz", "huggingface", "femnist", "sent140", "shakespeare", "csv", "parquet"] | _HasLoad = ...,
     partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
@@ -332,6 +333,8 @@ def simulate(
         How gradients are computed: compiled loops ("linear", "compiled"), NumPy ("arrays"), or torch for all devices at once ("stacked") or one after the other ("loop"). "auto" takes the fastest, which meta.json of a run names.
     device
         Where torch computes: "cpu", "cuda" or "cuda:1".
+    early_stopping
+        When a run ends before its last iteration. Default: it does not.
     exchange_at_start
         Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1).
     data

@@ -170,6 +170,10 @@ class Simulator:
             if collects:
                 gc.enable()
 
+    def end(self) -> None:
+        """End the run now, with whatever is under way."""
+        self._finish(self.now)
+
     def _next_time(self) -> float:
         return min(self.due[0][0] if self.due else math.inf, self.messages.next_time())
 

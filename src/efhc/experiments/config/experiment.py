@@ -16,6 +16,7 @@ from efhc.base.registry import Family, NotKept, NotRun
 from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.drivers.settings import AnyDriver, EventDriven, LockstepDriver
+from efhc.experiments.config.early_stopping import EarlyStopping
 from efhc.experiments.trackers.tracker import AnyTracker
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice
@@ -82,6 +83,8 @@ class Experiment(Policy):
     once ("stacked") or one after the other ("loop"). "auto" takes the fastest, which meta.json of a run names."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where torch computes: "cpu", "cuda" or "cuda:1"."""
+    early_stopping: EarlyStopping | None = None
+    """When a run ends before its last iteration. Default: it does not."""
     exchange_at_start: bool = False
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1)."""
 

@@ -97,6 +97,9 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
         if given := getattr(driver, name, None):
             problem = "this is for simulations only. Remove it to run real nodes."
             raise InputError(f"driver.{name}", given, "no value", problem)
+    if experiment.early_stopping is not None:
+        problem = "no node knows how good all models are. Remove it to run real nodes."
+        raise InputError("early_stopping", experiment.early_stopping, "no value", problem)
     for name in experiment.strategies:
         own_form(experiment, name, mode)
     if mode == "lockstep":

@@ -201,11 +201,17 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
 def check_measure(experiment: Experiment, scenario: Scenario) -> None:
     """Raise `InputError` unless the scenario can give the measure of the experiment, and that can reach its target."""
     learner, target = scenario.learner, getattr(experiment.driver, "target", None)
-    measure = measure_in(experiment.measure, measures_of(learner.backend.metrics))
+    known = measures_of(learner.backend.metrics)
+    measure = measure_in(experiment.measure, known)
     if target is not None and measure.metric == "accuracy" and not 0 < target <= 1:
         raise InputError("driver.target", target, f"a number above 0, at most 1: a value of {measure.name}")
-    if measure.is_own and (learner.own.coverage == 0).any():
-        raise InputError("measure", measure.name, measure.metric, f"{learner.own.problem()}. Use {measure.metric}.")
+    fields = {"measure": measure}
+    if experiment.early_stopping is not None:
+        field = "early_stopping.measure"
+        fields[field] = measure_in(experiment.early_stopping.measure, known, field)
+    for field, one in fields.items():
+        if one.is_own and (learner.own.coverage == 0).any():
+            raise InputError(field, one.name, one.metric, f"{learner.own.problem()}. Use {one.metric}.")
 
 
 class Scenarios:

@@ -19,6 +19,7 @@ from efhc.drivers.event_driven.record import EXCHANGES, STEPS, TIMELINE
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.drivers.record import Piece
 from efhc.drivers.settings import EventDriven
+from efhc.experiments.runs.early_stopping import patience_of
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
     SAMPLE_SECONDS,
@@ -79,14 +80,21 @@ def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions
         keeper.show(events.rows())
         keeper.checkpoint(events.take(), *simulator.checkpoint())
 
+    rows = joined(pieces).collect().iter_rows(named=True) if pieces else ()
+    patience = patience_of(run.experiment, scenario, rows)
     saved_at, is_whole = time.monotonic(), True
     try:
         while not simulator.is_over:
             options.progress(simulator.progress)
             if options.stop.is_set():
                 raise Stopped
-            is_whole = False
-            simulator.advance()
+            is_whole, sampled = False, len(simulator.record.timeline)
+            if patience.is_over:
+                simulator.end()
+            else:
+                simulator.advance()
+            for row in simulator.record.timeline[sampled:]:
+                patience.note(row)
             events.emit()
             is_whole = not simulator.is_over  # a run that is over has nothing to go on with, and would end twice
             if is_whole and time.monotonic() - saved_at > options.checkpoint_seconds:

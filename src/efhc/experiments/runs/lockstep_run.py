@@ -25,6 +25,7 @@ from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import SUMS, Piece, Record, Recording, with_totals
 from efhc.drivers.settings import LockstepDriver
 from efhc.drivers.steps import Steps
+from efhc.experiments.runs.early_stopping import EndsEarly, Patience, patience_of
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
     SAMPLE_SECONDS,
@@ -83,7 +84,7 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
 
     state, record, seconds = keeper.resume(restore) or (initial, Record(), 0.0)
     # With observers, models are evaluated in line, so that none is called after an evaluation that failed.
-    is_alone = not options.observers and not wanted
+    is_alone = not options.observers and not wanted and experiment.early_stopping is None
     evaluates_beside = (
         options.threads > 1 and is_alone and isinstance(driver, PaperLockstep) and driver.leaves_cores(state)
     )
@@ -93,14 +94,18 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
         sums = kept.select(pl.col(column).sum().alias(total) for total, column in SUMS.items())
         record.totals = sums.collect().row(0, named=True)
         stream.emit(Recalled(lambda: evaluated_rows(kept)))
+    patience = patience_of(experiment, scenario, evaluated_rows(kept) if state.k > 0 else ())
     with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as pool:
         beside = pool if evaluates_beside else None
-        keeping = _Keeping(keeper, scenario, record, moments, seconds, options.checkpoint_seconds, beside)
+        keeping = _Keeping(keeper, scenario, record, moments, patience, seconds, options.checkpoint_seconds, beside)
         # Observers come after what keeps the run, so that the iteration is recorded if one raises.
         observers = [keeping, *options.observers, _Stopping(options, experiment.iterations)]
         try:
-            state = drive(driver, state, experiment.iterations, observers)
+            if not patience.is_over:
+                state = drive(driver, state, experiment.iterations, observers)
             keeping.finish_evaluation()
+        except EndsEarly as end:
+            state = end.state
         except BaseException:
             keeping.save()  # stopped or failed: whatever is whole is kept
             raise
@@ -133,6 +138,7 @@ class _Keeping(Recording):
         scenario: Scenario,
         record: Record,
         moments: Moments,
+        patience: Patience,
         seconds: float,
         checkpoint_seconds: float,
         beside: Executor | None,
@@ -143,7 +149,7 @@ class _Keeping(Recording):
         """
         super().__init__(scenario, record)
         self._experiment, self._learner, self._keeper = keeper.run.experiment, scenario.learner, keeper
-        self._moments = moments
+        self._moments, self._patience = moments, patience
         self._events = _LockstepEvents(keeper, scenario, record, seconds)
         self._checkpoint_seconds, self._beside = checkpoint_seconds, beside
         self._pending: Future[None] | None = None
@@ -180,6 +186,10 @@ class _Keeping(Recording):
             self._keeper.show(self._events.rows())
             if self.record.is_large:
                 self._keeper.put_away(self._take())
+        if self._patience.is_over and state.k < self._experiment.iterations:
+            if self._experiment.keep_models_every is not None:
+                self._keeper.snapshot(state.k, state.models)
+            raise EndsEarly(state)
 
     def _keep_models(self, state: State) -> None:
         every = self._experiment.keep_models_every
@@ -201,6 +211,7 @@ class _Keeping(Recording):
         except ScoresNotFinite as error:
             raise error.about(f"after iteration {iteration}") from error
         self.record.add_evaluation(evaluation, iteration, first=first)
+        self._patience.note(self.record.row(iteration))
         self._events.evaluated(iteration, evaluation)
 
     def finish_evaluation(self) -> None:
