@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.measure import Row, processor_seconds
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Floats, Ints
 from efhc.core.state import Local
 from efhc.experiments.runs.simulate import simulate
 from efhc.learning.data import FashionMNIST
 from efhc.learning.learner import Learner
+from efhc.learning.measures import Evaluation
 from efhc.learning.models import LeNet5
 from efhc.learning.partition import LabelsPerDevice
 from efhc.strategies.paper import EventTriggered
@@ -44,21 +45,21 @@ def share(interval: int, iterations: int, fields: dict[str, Any]) -> float:
 def _timed(interval: int, iterations: int, fields: dict[str, Any]) -> tuple[float, float]:
     """Return the processor seconds of a run, and of the evaluations in it."""
     inside = 0.0
-    plain = Learner.accuracies
+    plain = Learner.evaluate
 
-    def timed(self: Learner, models: Floats, local: Local) -> tuple[Floats, float]:
+    def timed(self: Learner, models: Floats, local: Local, devices: Ints | None = None) -> Evaluation:
         nonlocal inside
         started = processor_seconds()
-        found = plain(self, models, local)
+        found = plain(self, models, local, devices)
         inside += processor_seconds() - started
         return found
 
     strategies = {"EF-HC": EventTriggered()}
     simulate(**fields, iterations=2, evaluate_every=1, seeds=[0], strategies=strategies, jobs=1)  # to warm up
-    Learner.accuracies = timed  # type: ignore[method-assign]
+    Learner.evaluate = timed  # type: ignore[method-assign]
     try:
         started = processor_seconds()
         simulate(**fields, iterations=iterations, evaluate_every=interval, seeds=[0], strategies=strategies, jobs=1)
         return processor_seconds() - started, inside
     finally:
-        Learner.accuracies = plain  # type: ignore[method-assign]
+        Learner.evaluate = plain  # type: ignore[method-assign]

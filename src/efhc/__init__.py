@@ -18,6 +18,7 @@ __version__ = _version("efhc")
 _HOMES = {
     "simulate": "efhc.experiments.runs.simulate",
     "Experiment": "efhc.experiments.config.experiment",
+    "EarlyStopping": "efhc.experiments.config.early_stopping",
     "load_experiment": "efhc.experiments.config.files",
     "Result": "efhc.experiments.runs.result",
     "Study": "efhc.experiments.runs.study",

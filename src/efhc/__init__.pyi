@@ -69,6 +69,7 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.settings import DriverPolicy as DriverPolicy
 from efhc.drivers.settings import EventDriven as EventDriven
 from efhc.drivers.settings import LockstepDriver as LockstepDriver
+from efhc.experiments.config.early_stopping import EarlyStopping as EarlyStopping
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment
 from efhc.experiments.runs.events import FollowerFactory
@@ -260,7 +261,7 @@ def simulate(
     precision: Literal["float32", "float64"] = ...,
     backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = ...,
     device: str = ...,
-    early_stopping: EarlyStopping | None = ...,
+    early_stopping: EarlyStopping | Mapping[str, Any] | None = ...,
     exchange_at_start: bool = ...,
     data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "fashion-mnist", "cifar-10", "image-folder", "npz", "huggingface", "femnist", "sent140", "shakespeare", "csv", "parquet"] | _HasLoad = ...,
     partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
@@ -334,7 +335,7 @@ def simulate(
     device
         Where torch computes: "cpu", "cuda" or "cuda:1".
     early_stopping
-        When a run ends before its last iteration. Default: it does not.
+        Ends a run after `patience` evaluations in a row in which `measure` is not better than the best one so far by more than `least_gain`: `{ measure = "own_accuracy", patience = 10, least_gain = 0.001 }`. Default: no run ends early.
     exchange_at_start
         Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1).
     data

@@ -84,7 +84,8 @@ class Experiment(Policy):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where torch computes: "cpu", "cuda" or "cuda:1"."""
     early_stopping: EarlyStopping | None = None
-    """When a run ends before its last iteration. Default: it does not."""
+    """Ends a run after `patience` evaluations in a row in which `measure` is not better than the best one so far by more
+    than `least_gain`: `{ measure = "own_accuracy", patience = 10, least_gain = 0.001 }`. Default: no run ends early."""
     exchange_at_start: bool = False
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1)."""
 
@@ -217,6 +218,8 @@ def type_words(annotation: Any, metadata: Iterable[Any], of_family: Callable[[Fa
     """
     if family := next((one for one in metadata if isinstance(one, Family)), None):
         return of_family(family)
+    if isinstance(annotation, type) and issubclass(annotation, Policy):
+        return f"{annotation.__name__} | Mapping[str, Any]"
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_words(inner[0], annotation.__metadata__, of_family)
