@@ -29,7 +29,10 @@ from efhc.core.parts import Now as Now
 from efhc.core.parts import Parts as Parts
 from efhc.core.parts import Seen as Seen
 from efhc.core.parts import Strategy as Strategy
+from efhc.core.personal import Ditto as Ditto
+from efhc.core.personal import FineTuned as FineTuned
 from efhc.core.personal import Personal as Personal
+from efhc.core.personal import SharedParameters as SharedParameters
 from efhc.core.randomness import Purpose as Purpose
 from efhc.core.randomness import Randomness as Randomness
 from efhc.core.schedules import Constant as Constant
@@ -117,9 +120,6 @@ from efhc.learning.partition import Partition as Partition
 from efhc.learning.partition import Quantities as Quantities
 from efhc.learning.partition import Shards as Shards
 from efhc.learning.partition import Writers as Writers
-from efhc.learning.personal import Ditto as Ditto
-from efhc.learning.personal import FineTuned as FineTuned
-from efhc.learning.personal import SharedParameters as SharedParameters
 from efhc.network.bandwidths import BandwidthFile as BandwidthFile
 from efhc.network.bandwidths import BandwidthPolicy as BandwidthPolicy
 from efhc.network.bandwidths import BetaBandwidth as BetaBandwidth
