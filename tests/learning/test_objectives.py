@@ -12,20 +12,23 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional
 
+import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.record import TIMELINE
 from efhc.drivers.record import METRICS, SUMS
+from efhc.experiments.config.files import build_experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.module_backend import LoopBackend, ModuleBackend
 from efhc.learning.backends.stacked import StackedBackend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.learner import Learner
-from efhc.learning.measures import measures_of
+from efhc.learning.measures import evaluated
 from efhc.learning.models import MLP, SVM, Module, ModuleModel
-from efhc.learning.models.modules import NOT_FOR_METRICS
 from efhc.learning.partition import IID, Dirichlet, Groups, LabelsPerDevice, Shards, set_aside
+from efhc.report.claims.leads import frontier_curves
+from efhc.report.figure_data import SettingData
 
 BACKENDS = [LoopBackend, StackedBackend]
 DEVICES, SAMPLES = 5, 24
@@ -150,12 +153,14 @@ def test_a_loss_of_ones_own_has_an_accuracy_only_where_samples_have_a_class():
 
 
 def test_no_metric_has_the_name_of_another_column():
-    built_in = {"accuracy": "higher", "loss": "lower", "mean_absolute_error": "lower"}
-    columns = {*METRICS, *TIMELINE, *SUMS, "strategy", "seed"} - set(measures_of(built_in))
-    assert columns | built_in.keys() <= NOT_FOR_METRICS
-    for name in ("loss", "own_x", "x_min", "bits", "X"):
-        with pytest.raises(ValidationError):
-            MLP(metrics={name: {"function": within_one, "better": "higher"}})
+    result = efhc.simulate(iterations=4, devices=3, evaluate_every=2, seeds=(0,))
+    columns = {*METRICS, *TIMELINE, *SUMS, *result.at_budget(1.0).columns, *result.summary().columns}
+    columns |= {*frontier_curves(SettingData("a", "a", evaluated(result.metrics), 0.1)).columns, "mean_absolute_error"}
+    for name in (*columns, "own_x", "x_min", "failed", "runs", "radius"):
+        with pytest.raises(InputError):
+            build_experiment({"model": MLP(metrics={name: {"function": within_one, "better": "higher"}})})
+    with pytest.raises(ValidationError):
+        MLP(metrics={"X": {"function": within_one, "better": "higher"}})
 
 
 def linear(outputs: int) -> Module:

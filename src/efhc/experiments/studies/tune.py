@@ -294,8 +294,8 @@ def _run_trial(
     is in the upper third of those of all trials that came so far. Within the whole budget, the trials that spend
     it soonest would look best early on, and one that makes it last to the end would be stopped.
 
-    A trial with a run that fails, or without a value within the budget, is a failed trial; the tuning goes on. Where lower values are better,
-    Optuna maximizes their negative.
+    A trial with a run that fails, or without a value within the budget, is a failed trial; the tuning goes on. Where
+    lower values are better, Optuna maximizes their negative.
     """
     from optuna import create_study
     from optuna.pruners import SuccessiveHalvingPruner
