@@ -96,8 +96,7 @@ class _Classes(Objective):
 
     def check(self, scores: torch.Tensor, y: torch.Tensor) -> None:
         if self._data.label_kind == "number" or (self._loss is functional.multi_margin_loss and y.ndim > 1):
-            what = "numbers" if self._data.label_kind == "number" else "several per sample"
-            given = f"labels of {self._data.name} that are {what}, for {self._name}"
+            given = f"labels of {self._data.name} that are {self._data.label_words}, for {self._name}"
             raise InputError("loss", given, "'mean-squared-error' for numbers, 'cross-entropy' for classes")
         shape = tuple(scores.shape)
         if scores.ndim < 2 or (len(shape), shape[0], *shape[2:]) != (y.ndim + 1, len(y), *y.shape[1:]):

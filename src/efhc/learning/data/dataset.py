@@ -154,6 +154,11 @@ class Dataset:
         return self.label_kind == "class" and self.y_train.ndim == 1
 
     @property
+    def label_words(self) -> str:
+        """What labels are that are no classes: "numbers" or "several per sample"."""
+        return "numbers" if self.label_kind == "number" else "several per sample"
+
+    @property
     def outputs(self) -> int:
         """The number of labels of a sample."""
         return math.prod(self.y_train.shape[1:])
