@@ -128,9 +128,9 @@ def test_accuracy_within_a_budget_is_read_off_what_the_budget_is_of():
         1000: [0.6, 0.9],  # never spent: at the end
     }
     for amount, accuracies in expected.items():
-        found = TuningBudget("broadcasts", float(amount)).values(curves, ACCURACY)
-        assert found == pytest.approx(accuracies, nan_ok=True)
-        assert TuningBudget("broadcasts", 2.0 * amount).values(curves, ACCURACY, share=0.5) == pytest.approx(accuracies)
+        wanted = pytest.approx(accuracies, nan_ok=True)
+        assert TuningBudget("broadcasts", float(amount)).values(curves, ACCURACY) == wanted
+        assert TuningBudget("broadcasts", 2.0 * amount).values(curves, ACCURACY, share=0.5) == wanted
     assert TuningBudget("transmission_time", 3.5).values(curves, ACCURACY) == pytest.approx([0.5, 0.7])
     assert TuningBudget("broadcasts", 25.0).spent(curves) == [25.0, 10.0]
     assert TuningBudget("broadcasts", 9.0).is_exceeded(curves)
