@@ -317,7 +317,7 @@ def simulate(
     batch_size
         Number of samples per device and iteration, or "full" for all samples of the device.
     evaluate_every
-        Number of iterations in which models are evaluated once. They are also evaluated after the first iteration and after the last.
+        Length, in iterations, of each window in which models are evaluated once. They are also evaluated after the first iteration and after the last.
     evaluate_at
         When models are evaluated: after an iteration in each window of `evaluate_every` that is drawn by the seed ("drawn"), also whenever one of the `budgets` is spent ("budgets"), or after each multiple of `evaluate_every` ("multiples"), which meets a strategy that communicates at multiples of a number always in the same state.
     budgets

@@ -216,7 +216,7 @@ def test_class_weights_need_the_cross_entropy_and_every_class():
     with pytest.raises(ValidationError):
         MLP(loss="multi-margin", class_weights="balanced")
     with pytest.raises(InputError, match="balanced"):
-        MLP(class_weights="balanced").weights_of(data_of(np.array([[0, 2] * 12] * 2)))
+        MLP(class_weights="balanced").weights_by_class(data_of(np.array([[0, 2] * 12] * 2)))
 
 
 # Labels that are no classes
@@ -278,4 +278,4 @@ def test_a_share_of_numbers_is_set_aside_for_validation():
     parts = np.array_split(np.arange(len(NUMBERS.y_train)), 3)
     kept, aside = set_aside(parts, 0.25, Randomness(0))
     assert [*map(len, kept), *map(len, aside)] == [6, 6, 6, 2, 2, 2]
-    assert NUMBERS.tested_on_training(aside[1]).y_test.tolist() == NUMBERS.y_train[aside[1]].tolist()
+    assert NUMBERS.with_test_samples(aside[1]).y_test.tolist() == NUMBERS.y_train[aside[1]].tolist()

@@ -60,7 +60,7 @@ def validated(experiment: Experiment, data: Dataset, seed: int) -> tuple[Dataset
     if experiment.test_samples is not None:
         share = min(1.0, experiment.test_samples / sum(map(len, aside)))
         aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
-    return data.tested_on_training(np.concatenate(aside)), np.array([len(samples) for samples in aside])
+    return data.with_test_samples(np.concatenate(aside)), np.array([len(samples) for samples in aside])
 
 
 def _split(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:

@@ -89,7 +89,7 @@ class _Classes(Objective):
         super().__init__(model, data)
         self._weights: torch.Tensor | None = None
         if model.class_weights is not None:
-            weights = model.weights_of(data)
+            weights = model.weights_by_class(data)
             self._weights = torch.tensor(weights, dtype=getattr(torch, data.precision))
         self._name = model.loss
         self._loss: Any = functional.multi_margin_loss if model.loss == "multi-margin" else functional.cross_entropy

@@ -173,10 +173,10 @@ class SharedBackend(PersonalBackend):
         out[:] = _cut(gradient, self._shared)
         return losses, {**after, **self._stepped(local, _cut(gradient, self._own), batch)}
 
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
-        return self.averaged(models, local)
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+        return self.models_to_average(models, local)
 
-    def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
+    def models_to_average(self, models: Floats, local: Local) -> tuple[Floats, Local]:
         return self._joined(models, local), inner_of(local)
 
     def _joined(self, shared: Floats, local: Local) -> Floats:
@@ -235,10 +235,10 @@ class DittoBackend(PersonalBackend):
         losses = np.where(np.isfinite(of_v), losses, of_v)  # so that a v_i that diverges is noticed as w_i would be
         return losses, {**after, **self._stepped(local, gradient, batch), **_as_own(own_after)}
 
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
         return local[PERSONAL_MODEL], _own_of(local)
 
-    def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
+    def models_to_average(self, models: Floats, local: Local) -> tuple[Floats, Local]:
         return models, inner_of(local)
 
 
@@ -266,7 +266,7 @@ class FineTunedBackend(PersonalBackend):
         return self._inner.grads(models, batch, local, out)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
         learner, rows = self._base.learner, models.copy()
         everyone = np.array_equal(devices, np.arange(len(learner.parts)))
         readers = None if learner.batches is None else [learner.batches.of_device(one) for one in devices.tolist()]

@@ -197,7 +197,7 @@ class Dataset:
         arrays = {name: array for name in (*ARRAYS, *GROUPS) if (array := getattr(self, name)) is not None}
         return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
-    def tested_on_training(self, samples: Ints) -> Dataset:
+    def with_test_samples(self, samples: Ints) -> Dataset:
         """Return the data set with these training samples as its test samples."""
         groups = None if self.groups is None else self.groups[samples]
         return replace(

@@ -95,7 +95,7 @@ class ModuleModel(Policy):
         several = data.label_kind == "number" or self.loss == "binary-cross-entropy"
         return data.outputs if several else data.classes
 
-    def weights_of(self, data: Dataset) -> Floats | None:
+    def weights_by_class(self, data: Dataset) -> Floats | None:
         """Return the weight of each class, (classes,), if there are any. Raises `InputError` if they do not fit."""
         if self.class_weights is None:
             return None
