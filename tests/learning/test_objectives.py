@@ -260,6 +260,11 @@ def test_own_measures_without_classes_are_global_by_chance_by_group_or_unknown()
     scores, learner = evaluated(NUMBERS, IID())
     np.testing.assert_allclose(scores.own, scores.every, rtol=1e-12)
     assert learner.own.problem() is None
+
+    class ByChance(Shards):
+        own_by = "nothing"
+
+    np.testing.assert_allclose(evaluated(NUMBERS, ByChance())[0].own, scores.every, rtol=1e-12)
     scores, learner = evaluated(NUMBERS, Shards())
     assert np.isnan(scores.own).all()
     assert "no classes" in str(learner.own.problem())

@@ -131,6 +131,9 @@ def test_accuracy_by_radius_takes_the_budget_of_its_own_radius():
     assert table.columns == ["budget", "strategy", "radius", "mean", "low", "high", "seed 3", "seed 1"]
     assert table["budget"].unique(maintain_order=True).to_list() == list(BUDGETS)
     assert len(table) == len(BUDGETS) * 2 * 2
+    least = of(table.filter(budget=0.02), "EF-HC")  # less than seed 1 had spent when it was first evaluated
+    assert (least["seed 3"].null_count(), least["seed 1"].null_count()) == (0, 2)
+    assert least["mean"].is_nan().all()
     tenth = of(table.filter(budget=0.1), "EF-HC")
     assert tenth["radius"].to_list() == [0.3, 0.5]
     assert tenth["seed 3"].to_list() == pytest.approx([0.1, 0.2])
