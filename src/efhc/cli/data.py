@@ -99,7 +99,7 @@ def data_show(
     out: Annotated[Path | None, option("FILE", "The figure. Default: runs/NAME-OF-FILE-partition.png.")] = None,
     seed: Annotated[int | None, option("N", "The seed. Default: the first seed of the experiment.", min=0)] = None,
 ) -> None:
-    """Show which device holds which labels and groups, and what became of the columns of a table.
+    """Show which device holds which labels, and what became of the columns.
 
     The output is a figure and tables: samples by device, and columns with missing values or categories.
     """

@@ -81,6 +81,18 @@ def test_stopped_and_resumed_it_ends_at_the_same_place(tmp_path, driver):
         assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
 
 
+def test_a_periodic_strategy_ends_after_an_evaluation_over_one_period(tmp_path):
+    every_8 = {"P": efhc.Composed(trigger=efhc.PeriodTrigger(every=8))}
+    fields = {**FIELDS, "strategies": every_8, "early_stopping": {"patience": 3, "least_gain": 0.01}}
+    result = efhc.simulate(**fields)
+    end = len(result.metrics)
+    assert end < 400
+    last = result.metrics.filter(pl.col("evaluation") == end - 8)
+    assert last["iteration"].to_list() == list(range(end - 8, end))
+    always = efhc.simulate(**FIELDS | {"strategies": every_8, "iterations": end, "evaluate_every": 1}).metrics
+    assert result.summary()["accuracy"].item() == pytest.approx(always["accuracy"].tail(8).mean(), abs=1e-12)
+
+
 def test_models_of_the_end_are_kept():
     result = efhc.simulate(**FIELDS, early_stopping=STOPPING, keep_models_every=100)
     last = len(result.metrics)
