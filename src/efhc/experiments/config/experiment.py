@@ -149,6 +149,9 @@ class Experiment(Policy):
         if isinstance(self.driver, EventDriven) and self.evaluate_at == "budgets":
             given = f"'budgets' with driver.kind = '{self.driver.kind}', which has no transmission time"
             raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or driver.kind = 'lockstep'")
+        if self.early_stopping is not None and self.evaluate_at == "budgets":
+            given = "'budgets' with early_stopping, which may end ZT before it has spent its total"
+            raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or remove early_stopping")
         for name, strategy in self.strategies.items():
             parts = dict(strategy).values() if isinstance(strategy, Policy) else ()
             if any(isinstance(one, NotRun | NotKept) for one in (strategy, *parts)):
