@@ -106,7 +106,8 @@ def test_accuracy_at_a_budget_is_linear_between_evaluations_and_the_last_where_i
     assert table.select("strategy", "seed").rows() == [("ZT", 3), ("ZT", 1), ("EF-HC", 3), ("EF-HC", 1)]
     assert table["accuracy"].to_list() == pytest.approx([0.25, 0.225, 0.5, 0.55])
     assert at_budget(CURVES, 1e9)["accuracy"].to_list() == [0.7, 0.8, 0.5, 0.6]
-    assert at_budget(CURVES, 0.0)["accuracy"].to_list() == [0.1, 0.2, 0.1, 0.2]
+    assert at_budget(CURVES, 2.0)["accuracy"].to_list() == [0.1, None, pytest.approx(0.2), pytest.approx(0.4)]
+    assert at_budget(CURVES, 0.0)["accuracy"].to_list() == [None, None, 0.1, None]
 
 
 def test_iterations_without_an_evaluation_are_passed_over():

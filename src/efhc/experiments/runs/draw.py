@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def validated(experiment: Experiment, data: Dataset, seed: int) -> tuple[Dataset
     if experiment.test_samples is not None:
         share = min(1.0, experiment.test_samples / sum(map(len, aside)))
         aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
-    return data.tested_on_training(np.concatenate(aside)), np.array([len(samples) for samples in aside])
+    return data.with_test_samples(np.concatenate(aside)), np.array([len(samples) for samples in aside])
 
 
 def _split(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
@@ -77,22 +77,17 @@ def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
     with quoting(experiment.network, "network"):
         network.graph(0)
     if isinstance(experiment.driver, EventDriven):
-        check_weights(network, "the driver is 'event-driven'", "driver.kind = 'lockstep'")
+        check_weights(network, "event-driven")
     return network
 
 
-NODES_KNOW, OTHERWISE = (
-    "nodes know of their neighbours' links only how many there are",
-    "another network; or `efhc run`",
-)
-
-
-def check_weights(network: GraphsOverTime, what: str, allowed: str) -> None:
-    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only.
-
-    `what` is what knows no other weights, and `allowed` what to choose instead.
-    """
+def check_weights(network: GraphsOverTime, runs_on: Literal["event-driven", "nodes"]) -> None:
+    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only."""
     if network.graph(0).own_weights is not None:
+        what, allowed = "the driver is 'event-driven'", "driver.kind = 'lockstep'"
+        if runs_on == "nodes":
+            what = "nodes know of their neighbours' links only how many there are"
+            allowed = "another network; or `efhc run`"
         raise InputError("network", f"links with other weights than Metropolis', while {what}", allowed)
 
 
