@@ -152,7 +152,7 @@ class Result:
 
         An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
         """
-        return evaluated(getattr(self, tables_of(self.experiment).curve))
+        return evaluated(self.timeline if tables_of(self.experiment) is EVENT_DRIVEN else self.metrics)
 
     @cached_property
     def exchanges(self) -> pl.DataFrame:
