@@ -147,6 +147,14 @@ class Result:
         return self._table("timeline")
 
     @cached_property
+    def evaluations(self) -> pl.DataFrame:
+        """The rows of `metrics` or `timeline` with measures, one per strategy, seed and evaluation.
+
+        An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
+        """
+        return evaluated(self.timeline if tables_of(self.experiment) is EVENT_DRIVEN else self.metrics)
+
+    @cached_property
     def exchanges(self) -> pl.DataFrame:
         """Of event-driven runs: when, between whom, with which weight and outcome, a row per exchange."""
         return self._table("exchanges")
@@ -238,7 +246,7 @@ class Result:
             has_all_before.sum().alias("counted"),
             (pl.col("iteration").last() + 1).alias("iterations"),
         )
-        last = evaluated(self.metrics).group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
+        last = self.evaluations.group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
         ends = ends.join(last, on=RUN, how="left", maintain_order="left")
         is_counted = (pl.col("counted") > 1) | (pl.col("iterations") == 1)  # the first iteration is always evaluated
         so_far = [pl.len().cast(pl.Int64).alias("seeds"), pl.col("iterations").mean()]
@@ -426,7 +434,7 @@ class Result:
             raise InputError("early_stopping", "at_budget and frontier", "runs without it", f"{problem}.")
         done = [{"strategy": name, "seed": seed} for (name, seed), state in self.states.items() if state == "done"]
         pairs = pl.DataFrame(done, schema={"strategy": pl.String, "seed": self.metrics.schema["seed"]})
-        return evaluated(self.metrics).join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
+        return self.evaluations.join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
 
     def words(self, measure: str | None = None) -> SummaryWords:
         """Return the summary in words, as the command line prints it and a notebook shows it.
