@@ -335,7 +335,7 @@ def simulate(
     device
         Where torch computes: "cpu", "cuda" or "cuda:1".
     early_stopping
-        Ends a run after `patience` evaluations in a row in which `measure` is not better than the best one so far by more than `least_gain`: `{ measure = "own_accuracy", patience = 10, least_gain = 0.001 }`. Default: no run ends early.
+        Ends a run after `patience` evaluations in a row in which `measure` does not exceed the best so far by more than `least_gain`: `{ measure = "own_accuracy", patience = 10, least_gain = 0.001 }`. Default: no run ends early.
     exchange_at_start
         Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1).
     data

@@ -159,7 +159,7 @@ def test_theory_is_about_whole_models():
     for personal in ({"share": "weight"}, {"kind": "ditto"}):
         with pytest.raises(InputError) as refused:
             require_papers_form(efhc.Experiment(**FIELDS, strategies={"a": efhc.ZeroThreshold(personal=personal)}))
-        assert refused.value.field == "strategies.a.personal"
+        assert refused.value.field == "strategies.a"
 
 
 def test_personal_models_are_part_of_the_key_and_of_the_memory_a_run_needs():

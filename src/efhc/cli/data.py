@@ -99,9 +99,10 @@ def data_show(
     out: Annotated[Path | None, option("FILE", "The figure. Default: runs/NAME-OF-FILE-partition.png.")] = None,
     seed: Annotated[int | None, option("N", "The seed. Default: the first seed of the experiment.", min=0)] = None,
 ) -> None:
-    """Show which device holds which labels and groups, and what became of the columns of a table.
+    """Show which device holds which labels and groups.
 
-    The output is a figure and tables: samples by device, and columns with missing values or categories.
+    The output is a figure and tables: samples by device, and what became of columns
+    with missing values or categories.
     """
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment

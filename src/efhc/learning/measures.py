@@ -17,13 +17,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import polars as pl
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:  # reading a config needs the names of measures, and no tables
+    import polars as pl
+
+    Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
 
 Better = Literal["higher", "lower"]
 Metrics = Mapping[str, Better]
@@ -37,7 +41,6 @@ WORDS = {
     "min": "smallest of all devices", "max": "largest of all devices", "std": "standard deviation over devices",
     "p10": "10th percentile over devices", "p90": "90th percentile over devices",
 }  # fmt: skip
-Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Measure:
     @property
     def worst(self) -> pl.Expr:
         """The worst of all rows, as a column `worst_seed_NAME`."""
+        import polars as pl
+
         values = pl.col(self.name)
         return (values.min() if self.better == "higher" else values.max()).alias(self.worst_name)
 
@@ -131,6 +136,8 @@ def measure_of(table: pl.DataFrame, name: str | None = None, field: str = "measu
 
     Default: accuracy, or the first metric that has values. A table without values has every measure.
     """
+    import polars as pl
+
     columns = [one for one in measures_of(metrics_in(table.columns)) if one in table.columns]
     values = table.group_by("seed") if "seed" in table.columns else table.group_by(pl.lit(0, pl.Int64).alias("seed"))
     counts = values.agg(pl.col(columns).count())
@@ -150,6 +157,8 @@ def evaluated(table: Frame) -> Frame:
 
     An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
     """
+    import polars as pl
+
     columns = table.collect_schema().names()
     metrics = metrics_in(columns)
     rows = table.filter(pl.any_horizontal(pl.col(metric).is_not_null() for metric in metrics))

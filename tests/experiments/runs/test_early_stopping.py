@@ -8,6 +8,7 @@ from threading import Event
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from pydantic import ValidationError
 
 import efhc
 from efhc.base.errors import InputError
@@ -31,8 +32,9 @@ def end_by_hand(values: list[float]) -> int:
     """The number of evaluations up to the end, by the rule in plain words."""
     best, waited = values[0], 0
     for number, value in enumerate(values[1:], 2):
-        waited = 0 if value - best > STOPPING["least_gain"] else waited + 1
-        best = max(best, value)
+        waited += 1
+        if value > best + STOPPING["least_gain"]:
+            best, waited = value, 0
         if waited == STOPPING["patience"]:
             return number
     return len(values)
@@ -81,6 +83,18 @@ def test_stopped_and_resumed_it_ends_at_the_same_place(tmp_path, driver):
         assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
 
 
+def test_a_periodic_strategy_ends_after_an_evaluation_over_one_period(tmp_path):
+    every_8 = {"P": efhc.Composed(trigger=efhc.PeriodTrigger(every=8))}
+    fields = {**FIELDS, "strategies": every_8, "early_stopping": {"patience": 3, "least_gain": 0.01}}
+    result = efhc.simulate(**fields)
+    end = len(result.metrics)
+    assert end < 400
+    last = result.metrics.filter(pl.col("evaluation") == end - 8)
+    assert last["iteration"].to_list() == list(range(end - 8, end))
+    always = efhc.simulate(**FIELDS | {"strategies": every_8, "iterations": end, "evaluate_every": 1}).metrics
+    assert result.summary()["accuracy"].item() == pytest.approx(always["accuracy"].tail(8).mean(), abs=1e-12)
+
+
 def test_models_of_the_end_are_kept():
     result = efhc.simulate(**FIELDS, early_stopping=STOPPING, keep_models_every=100)
     last = len(result.metrics)
@@ -89,6 +103,16 @@ def test_models_of_the_end_are_kept():
     assert (snapshots[last] == result.models["ZT", 1]).all()
     assert result.metrics["iteration"].to_list() == list(range(last))
     assert result.metrics.select(pl.col("accuracy").last()).item() is not None
+
+
+def test_runs_that_end_early_are_named_and_have_no_budgets():
+    result = efhc.simulate(**FIELDS, early_stopping=STOPPING)
+    assert f"ZT: 1 of 1 runs ended after {len(result.metrics)} of 400 iterations" in str(result.words())
+    for budgets in (result.at_budget, result.frontier):
+        with pytest.raises(InputError, match="early_stopping"):
+            budgets()
+    with pytest.raises(ValidationError, match="evaluate_at"):
+        efhc.Experiment(early_stopping=STOPPING, evaluate_at="budgets")
 
 
 def test_a_measure_that_there_is_not_is_refused_before_the_run():

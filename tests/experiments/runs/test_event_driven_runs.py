@@ -252,7 +252,8 @@ def test_the_figure_is_over_seconds(tmp_path):
     made = efhc.simulate(**FIELDS)
     assert made.figure_name == "seconds.png"
     figure = made.plot(tmp_path / "seconds.png")
-    assert [axes.get_xlabel() for axes in figure.axes] == ["seconds", "MB sent by all devices", "seconds", "seconds"]
+    seconds = "virtual seconds"
+    assert [axes.get_xlabel() for axes in figure.axes] == [seconds, "MB sent by all devices", seconds, seconds]
     assert (tmp_path / "seconds.png").stat().st_size > 10_000
 
 

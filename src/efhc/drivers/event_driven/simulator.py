@@ -171,7 +171,7 @@ class Simulator:
                 gc.enable()
 
     def end(self) -> None:
-        """End the run now, with whatever is under way."""
+        """End the run now. Messages in flight are not delivered."""
         self._finish(self.now)
 
     def _next_time(self) -> float:

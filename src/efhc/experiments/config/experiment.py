@@ -97,8 +97,8 @@ class Experiment(Policy):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where torch computes: "cpu", "cuda" or "cuda:1"."""
     early_stopping: EarlyStopping | None = None
-    """Ends a run after `patience` evaluations in a row in which `measure` is not better than the best one so far by more
-    than `least_gain`: `{ measure = "own_accuracy", patience = 10, least_gain = 0.001 }`. Default: no run ends early."""
+    """Ends a run after `patience` evaluations in a row in which `measure` does not exceed the best so far by more than
+    `least_gain`: `{ measure = "own_accuracy", patience = 10, least_gain = 0.001 }`. Default: no run ends early."""
     exchange_at_start: bool = False
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1)."""
 
@@ -170,6 +170,9 @@ class Experiment(Policy):
         if isinstance(self.driver, EventDriven) and self.evaluate_at == "budgets":
             given = f"'budgets' with driver.kind = '{self.driver.kind}', which has no transmission time"
             raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or driver.kind = 'lockstep'")
+        if self.early_stopping is not None and self.evaluate_at == "budgets":
+            given = "'budgets' with early_stopping, which may end ZT before it has spent its total"
+            raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or remove early_stopping")
         for name, strategy in self.strategies.items():
             parts = dict(strategy).values() if isinstance(strategy, Policy) else ()
             if any(isinstance(one, NotRun | NotKept) for one in (strategy, *parts)):
@@ -239,8 +242,6 @@ def type_words(annotation: Any, metadata: Iterable[Any], of_family: Callable[[Fa
     """
     if family := next((one for one in metadata if isinstance(one, Family)), None):
         return of_family(family)
-    if isinstance(annotation, type) and issubclass(annotation, Policy):
-        return f"{annotation.__name__} | Mapping[str, Any]"
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_words(inner[0], annotation.__metadata__, of_family)
@@ -251,4 +252,7 @@ def type_words(annotation: Any, metadata: Iterable[Any], of_family: Callable[[Fa
         return f"{words[0]} | Sequence[{words[0]}]"
     if origin is dict:
         return f"Mapping[{words[0]}, {words[1]}]"
-    return " | ".join(words) or ("None" if annotation is type(None) else str(annotation.__name__))
+    if not words:
+        table = " | Mapping[str, Any]" if issubclass(annotation, Policy) else ""
+        words = ["None" if annotation is type(None) else annotation.__name__ + table]
+    return " | ".join(words)

@@ -46,27 +46,26 @@ def load_data(experiment: Experiment) -> Dataset:
 
 def draw_parts(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
     """Return the numbers of each device's training samples. Raises `InputError` if the partition cannot be used."""
-    parts = _split(experiment, data, seed)
-    return parts if experiment.validation is None else set_aside(parts, experiment.validation, Randomness(seed))[0]
+    return _split(experiment, data, seed)[0]
 
 
-def validated(experiment: Experiment, data: Dataset, seed: int) -> tuple[Dataset, Ints]:
-    """Return the data set tested on what is set aside for validation, device by device, and the number of each.
-
-    Of more than `test_samples`, each device has its share.
-    """
-    assert experiment.validation is not None
-    _, aside = set_aside(_split(experiment, data, seed), experiment.validation, Randomness(seed))
-    if experiment.test_samples is not None:
-        share = min(1.0, experiment.test_samples / sum(map(len, aside)))
-        aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
-    return data.with_test_samples(np.concatenate(aside)), np.array([len(samples) for samples in aside])
-
-
-def _split(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
+def _split(experiment: Experiment, data: Dataset, seed: int) -> tuple[list[Ints], list[Ints]]:
+    """Return the training samples of each device, and what it sets aside for validation: nothing without that."""
     with within("partition"), quoting(experiment.partition, "kind"):
         parts = experiment.partition.split(data.read_only(), experiment.devices, Randomness(seed))
-        return _checked_parts(parts, experiment.devices, len(data.y_train))
+        parts = _checked_parts(parts, experiment.devices, len(data.y_train))
+    return (parts, []) if experiment.validation is None else set_aside(parts, experiment.validation, Randomness(seed))
+
+
+def _with_validation(data: Dataset, aside: list[Ints], most: int | None) -> tuple[Dataset, Ints]:
+    """Return the data set tested on what devices have set aside, device by device, and the number of each.
+
+    Of more than `most` samples, each device has its share.
+    """
+    if most is not None:
+        share = min(1.0, most / sum(map(len, aside)))
+        aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
+    return data.with_test_samples(np.concatenate(aside)), np.array([len(samples) for samples in aside])
 
 
 def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
@@ -115,9 +114,9 @@ def draw_scenario(
         bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
     tested = None
     if parts is None:
-        parts = draw_parts(experiment, data, seed)
-        if experiment.validation is not None:
-            data, tested = validated(experiment, data, seed)
+        parts, aside = _split(experiment, data, seed)
+        if aside:
+            data, tested = _with_validation(data, aside, experiment.test_samples)
     for name, schedule in (("step_size", experiment.step_size), ("threshold_decay", experiment.threshold_decay)):
         if schedule is not None and not is_built_in(schedule):
             with quoting(schedule, name):

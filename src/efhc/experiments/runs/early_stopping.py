@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from efhc.core.state import State
-from efhc.experiments.config.early_stopping import EarlyStopping
 from efhc.experiments.config.experiment import Experiment
-from efhc.learning.measures import EVALUATION, Measure, measure_in, measures_of
+from efhc.learning.measures import EVALUATION, measure_in, measures_of
 from efhc.scenarios.scenario import Scenario
 
 
@@ -22,40 +21,36 @@ class EndsEarly(Exception):
 
 
 class Patience:
-    """What a run with early stopping remembers. It is a function of the rows that were evaluated so far."""
+    """Counts evaluations without an improvement. It is a function of the rows that were evaluated so far."""
 
     def __init__(
-        self, settings: EarlyStopping | None, measure: Measure, rows: Iterable[Mapping[str, Any]] = ()
+        self, experiment: Experiment, scenario: Scenario, rows: Callable[[], Iterable[Mapping[str, Any]]]
     ) -> None:
-        """`rows` are those of the metrics or the timeline that were evaluated before, in their order.
+        """`rows` returns those of the metrics or the timeline that were evaluated before, in their order.
 
-        Without settings, a run never ends early.
+        It is not called without `early_stopping`: then the run never ends early.
         """
-        self._settings, self._measure = settings, measure
+        self._settings = experiment.early_stopping
         self._best = float("-inf")
         self._without_gain = 0
-        for row in rows:
-            self.note(row)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run is to end."""
-        return self._settings is not None and self._without_gain >= self._settings.patience
+        self.over_after: int | None = None
+        """The iteration after which there were too many of them; -1 in event-driven runs. None: not yet."""
+        if self._settings is not None:
+            known = measures_of(scenario.learner.backend.metrics)
+            self._measure = measure_in(self._settings.measure, known, "early_stopping.measure")
+            for row in rows():
+                self.note(row)
 
     def note(self, row: Mapping[str, Any]) -> None:
         """Take an evaluated row into account. Of several that make up one evaluation, the first one counts."""
-        if self._settings is None:
+        if self._settings is None or self.over_after is not None:
             return
-        value, first = row.get(self._measure.name), row.get(EVALUATION)
-        if value is None or (first is not None and "iteration" in row and first != row["iteration"]):
+        value, iteration = row.get(self._measure.name), row.get("iteration", -1)
+        if value is None or row.get(EVALUATION, iteration) != iteration:
             return
-        gain = self._measure.sign * value - self._best
-        self._without_gain = 0 if gain > self._settings.least_gain else self._without_gain + 1
-        self._best = max(self._best, self._measure.sign * value)
-
-
-def patience_of(experiment: Experiment, scenario: Scenario, rows: Iterable[Mapping[str, Any]]) -> Patience:
-    """Return the patience of a run that has these evaluated rows, in their order."""
-    settings = experiment.early_stopping
-    wanted = experiment.measure if settings is None else settings.measure
-    return Patience(settings, measure_in(wanted, measures_of(scenario.learner.backend.metrics)), rows)
+        value *= self._measure.sign
+        self._without_gain += 1
+        if value - self._best > self._settings.least_gain:
+            self._best, self._without_gain = value, 0
+        if self._without_gain >= self._settings.patience:
+            self.over_after = iteration

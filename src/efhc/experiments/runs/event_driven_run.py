@@ -19,7 +19,7 @@ from efhc.drivers.event_driven.record import EXCHANGES, STEPS, TIMELINE
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.drivers.record import Piece
 from efhc.drivers.settings import EventDriven
-from efhc.experiments.runs.early_stopping import patience_of
+from efhc.experiments.runs.early_stopping import Patience
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
     SAMPLE_SECONDS,
@@ -80,8 +80,9 @@ def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions
         keeper.show(events.rows())
         keeper.checkpoint(events.take(), *simulator.checkpoint())
 
-    rows = joined(pieces).collect().iter_rows(named=True) if pieces else ()
-    patience = patience_of(run.experiment, scenario, rows)
+    patience = Patience(
+        run.experiment, scenario, lambda: joined(pieces).collect().iter_rows(named=True) if pieces else ()
+    )
     saved_at, is_whole = time.monotonic(), True
     try:
         while not simulator.is_over:
@@ -89,10 +90,7 @@ def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions
             if options.stop.is_set():
                 raise Stopped
             is_whole, sampled = False, len(simulator.record.timeline)
-            if patience.is_over:
-                simulator.end()
-            else:
-                simulator.advance()
+            (simulator.advance if patience.over_after is None else simulator.end)()
             for row in simulator.record.timeline[sampled:]:
                 patience.note(row)
             events.emit()

@@ -25,7 +25,7 @@ from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import SUMS, Piece, Record, Recording, with_totals
 from efhc.drivers.settings import LockstepDriver
 from efhc.drivers.steps import Steps
-from efhc.experiments.runs.early_stopping import EndsEarly, Patience, patience_of
+from efhc.experiments.runs.early_stopping import EndsEarly, Patience
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
     SAMPLE_SECONDS,
@@ -94,14 +94,14 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
         sums = kept.select(pl.col(column).sum().alias(total) for total, column in SUMS.items())
         record.totals = sums.collect().row(0, named=True)
         stream.emit(Recalled(lambda: evaluated_rows(kept)))
-    patience = patience_of(experiment, scenario, evaluated_rows(kept) if state.k > 0 else ())
+    patience = Patience(experiment, scenario, lambda: evaluated_rows(kept) if state.k > 0 else ())
     with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as pool:
         beside = pool if evaluates_beside else None
         keeping = _Keeping(keeper, scenario, record, moments, patience, seconds, options.checkpoint_seconds, beside)
         # Observers come after what keeps the run, so that the iteration is recorded if one raises.
         observers = [keeping, *options.observers, _Stopping(options, experiment.iterations)]
         try:
-            if not patience.is_over:
+            if not keeping.ends_early(state.k):
                 state = drive(driver, state, experiment.iterations, observers)
             keeping.finish_evaluation()
         except EndsEarly as end:
@@ -186,10 +186,15 @@ class _Keeping(Recording):
             self._keeper.show(self._events.rows())
             if self.record.is_large:
                 self._keeper.put_away(self._take())
-        if self._patience.is_over and state.k < self._experiment.iterations:
+        if self.ends_early(state.k):
             if self._experiment.keep_models_every is not None:
                 self._keeper.snapshot(state.k, state.models)
             raise EndsEarly(state)
+
+    def ends_early(self, k: int) -> bool:
+        """Return whether the run ends after k iterations, before its last one. `Moments` has to know that it will."""
+        over_after = self._patience.over_after
+        return over_after is not None and self._moments.end_after(over_after + 1) <= k < self._experiment.iterations
 
     def _keep_models(self, state: State) -> None:
         every = self._experiment.keep_models_every
@@ -211,7 +216,8 @@ class _Keeping(Recording):
         except ScoresNotFinite as error:
             raise error.about(f"after iteration {iteration}") from error
         self.record.add_evaluation(evaluation, iteration, first=first)
-        self._patience.note(self.record.row(iteration))
+        if self._experiment.early_stopping is not None:
+            self._patience.note(self.record.row(iteration))
         self._events.evaluated(iteration, evaluation)
 
     def finish_evaluation(self) -> None:

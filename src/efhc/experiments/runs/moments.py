@@ -52,10 +52,9 @@ class Moments:
 
         self._place = BlockReader(draw, BLOCK)
         """t_j"""
-        first = self._iterations - self._period + 1
-        self._last = sorted({self._iterations - after for after in self._in_period})
+        self._last = sorted(self._iterations - after for after in self._in_period)
         """The evaluations at the end, of one period."""
-        self._of_period = dict.fromkeys(self._last, first - 1)
+        self._of_period = dict.fromkeys(self._last, self._last[0] - 1)
         """The first iteration of the evaluation that a number of iterations belongs to, at the end or a budget."""
         self._budgets: list[float] = []
         self._most = 0.0
@@ -128,6 +127,16 @@ class Moments:
     def at_budgets(self) -> int:
         """The largest number of evaluations at budgets."""
         return len(self._budgets) * len(self._in_period)
+
+    def end_after(self, k: int) -> int:
+        """Return when a run ends that is to end after k iterations or as soon as it is evaluated over one period."""
+        if self._period == 1:
+            return k
+        end = min(k + self._period, self._iterations)
+        last = sorted(end - after for after in self._in_period)
+        if end < self._iterations and last[0] not in self._of_period:
+            self._of_period |= dict.fromkeys(last, last[0] - 1)
+        return end
 
     # Checkpoints
 

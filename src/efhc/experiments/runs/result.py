@@ -147,6 +147,14 @@ class Result:
         return self._table("timeline")
 
     @cached_property
+    def evaluations(self) -> pl.DataFrame:
+        """The rows of `metrics` or `timeline` with measures, one per strategy, seed and evaluation.
+
+        An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
+        """
+        return evaluated(self.timeline if tables_of(self.experiment) is EVENT_DRIVEN else self.metrics)
+
+    @cached_property
     def exchanges(self) -> pl.DataFrame:
         """Of event-driven runs: when, between whom, with which weight and outcome, a row per exchange."""
         return self._table("exchanges")
@@ -238,7 +246,7 @@ class Result:
             has_all_before.sum().alias("counted"),
             (pl.col("iteration").last() + 1).alias("iterations"),
         )
-        last = evaluated(self.metrics).group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
+        last = self.evaluations.group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
         ends = ends.join(last, on=RUN, how="left", maintain_order="left")
         is_counted = (pl.col("counted") > 1) | (pl.col("iterations") == 1)  # the first iteration is always evaluated
         so_far = [pl.len().cast(pl.Int64).alias("seeds"), pl.col("iterations").mean()]
@@ -421,9 +429,12 @@ class Result:
         if tables_of(self.experiment) is EVENT_DRIVEN:
             advice = "for an event-driven result use result.summary() or result.timeline"
             raise EfhcError(f"at_budget and frontier need runs in lockstep; {advice}")
+        if self.experiment.early_stopping is not None:
+            problem = "runs with early_stopping have no budgets, because ZT may have ended before it spent its total"
+            raise InputError("early_stopping", "at_budget and frontier", "runs without it", f"{problem}.")
         done = [{"strategy": name, "seed": seed} for (name, seed), state in self.states.items() if state == "done"]
         pairs = pl.DataFrame(done, schema={"strategy": pl.String, "seed": self.metrics.schema["seed"]})
-        return evaluated(self.metrics).join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
+        return self.evaluations.join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
 
     def words(self, measure: str | None = None) -> SummaryWords:
         """Return the summary in words, as the command line prints it and a notebook shows it.
@@ -438,7 +449,22 @@ class Result:
         tables = summary_tables(summary, chosen, experiment.name, seeds, experiment.devices, target, so_far=so_far)
         is_timed = tables_of(experiment) is EVENT_DRIVEN
         notes = list(nobody_left_lines(self.timeline)) if is_timed else []
-        return SummaryWords(tables, [*notes, *self._personal_lines()])
+        return SummaryWords(tables, [*notes, *self._early_lines(), *self._personal_lines()])
+
+    def _early_lines(self) -> Iterator[str]:
+        """Yield a line for each strategy with runs that ended early."""
+        if self.experiment.early_stopping is None or not self.is_finished:
+            return
+        timed = tables_of(self.experiment) is EVENT_DRIVEN
+        ends = self._curve.group_by(RUN, maintain_order=True).agg(pl.col("seconds" if timed else "iteration").max())
+        for (strategy,), of_strategy in ends.group_by("strategy", maintain_order=True):
+            if timed:
+                lengths = [f"{seconds:g} s" for seconds in of_strategy["seconds"]]
+            else:
+                lengths = [f"{k + 1:,}" for k in of_strategy["iteration"] if k + 1 < self.experiment.iterations]
+            if lengths:
+                unit = "" if timed else f" of {self.experiment.iterations:,} iterations"
+                yield f"{strategy}: {len(lengths)} of {len(of_strategy)} runs ended after {', '.join(lengths)}{unit}"
 
     def _personal_lines(self) -> Iterator[str]:
         """Yield a line for each strategy in which devices keep parameters to themselves."""

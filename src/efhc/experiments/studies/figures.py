@@ -279,6 +279,9 @@ def _check_part(table: FigureTable, experiment: Experiment) -> None:
         needed, why = table.leader, "it is the leader"
     else:
         require_lockstep(experiment, "a figure of the paper" if isinstance(table, PaperTable) else "a frontier")
+        if experiment.early_stopping is not None:
+            problem = "a figure with budgets needs runs of full length: ZT's total measures budgets. Remove it."
+            raise InputError("early_stopping", experiment.early_stopping, "no value", problem)
         needed, why = "ZT", "its total measures budgets"
     if needed not in experiment.strategies:
         raise InputError("strategies", ", ".join(experiment.strategies), f"{needed}, too: {why}")

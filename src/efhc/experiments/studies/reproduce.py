@@ -304,6 +304,12 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
     return _Drawn(data, numbers, paper_figure(data), illustration=illustration)
 
 
+def _resolved_from(experiment: Experiment) -> float:
+    """Return the share of ZT's time below which little is known of ZT: it has not been evaluated a second time."""
+    between = 1 if experiment.evaluate_at == "budgets" else experiment.evaluate_every
+    return min(1.0, between / experiment.iterations)
+
+
 def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
     from efhc.report.figures.paper import frontier_figure
 
@@ -312,8 +318,7 @@ def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
             part.name,
             part.title,
             curves := made.curves(runs),
-            # Before its second evaluation, little is known of ZT.
-            max(table.judged_from, min(1.0, part.experiment.evaluate_every / part.experiment.iterations)),
+            max(table.judged_from, _resolved_from(part.experiment)),
             test_samples=len(runs[0].data.y_test),
             measure=measure_of(curves, part.experiment.measure),
         )
