@@ -57,7 +57,7 @@ class ModuleModel(Policy):
     """"cross-entropy" (of a class per sample or per position), "multi-margin" (as the SVM), "mean-squared-error" (of
     numbers), "binary-cross-entropy" (of several labels per sample), or your own function (scores, labels) -> mean loss
     of a batch."""
-    metrics: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Metric] | None = None
+    metrics: dict[str, Metric] | None = None
     """Your own metrics by name, {NAME = {function = "file.py:function", better = "higher"}}: functions (scores, labels)
     -> one value per sample. Default: only those of the loss."""
     class_weights: (
@@ -75,6 +75,9 @@ class ModuleModel(Policy):
         if self.class_weights is not None and self.loss != "cross-entropy":
             raise Unusable("class_weights", f"class weights with loss = {_name(self.loss)!r}", "loss = 'cross-entropy'")
         for name in self.metrics or {}:
+            if not re.fullmatch("[a-z][a-z0-9_]*", name):
+                allowed = "a name of small letters, digits and _ that begins with a letter"
+                raise Unusable("metrics", repr(name), allowed)
             if name in NOT_FOR_METRICS or NOT_IN_METRICS.search(name):
                 raise Unusable("metrics", name, "a name that is no column of the tables, as accuracy or own_x is")
         return self
