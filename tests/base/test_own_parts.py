@@ -382,3 +382,13 @@ def test_what_a_script_defines_is_named_by_the_script_and_pickled_as_ever(tmp_pa
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     path = tmp_path / "script.py"
     assert done.stdout.splitlines() == [f"{path}:alpha {path}:Every", "0.25 Every"], done.stderr
+
+
+def test_code_that_needs_a_missing_extra_says_which(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    (tmp_path / "net.py").write_text("import torch\n")
+    (tmp_path / "other.py").write_text("import no_such_package\n")
+    for file, advice in (("net.py", "the extra [deep]"), ("other.py", "A reference is")):
+        with pytest.raises(InputError) as caught:
+            build_experiment({"strategies": {"mine": {"kind": f"{file}:Mine"}}}, tmp_path)
+        assert advice in str(caught.value)

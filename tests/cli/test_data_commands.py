@@ -177,6 +177,20 @@ def test_show_says_what_became_of_missing_values_and_categories(call, tmp_path):
     assert "Dropped" in call("show", config, "data.missing=drop").stdout
 
 
+@pytest.mark.parametrize("categories", ["refuse", "one-hot"])
+def test_show_warns_of_a_column_split_that_no_setting_names(call, tmp_path, categories):
+    rows = [f"{n},{('train', 'test')[n % 5 == 0]},{n % 3}" for n in range(60)]
+    (tmp_path / "things.csv").write_text("\n".join(["size,split,state", *rows]))
+    config = tmp_path / "things.toml"
+    config.write_text(
+        'devices = 3\npartition = "iid"\n'
+        f'data = {{ kind = "csv", path = "things.csv", label = "state", categories = "{categories}" }}\n'
+    )
+    assert 'data.split = "split"' in call("show", config).stderr
+    done = call("show", config, "data.split=split")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [

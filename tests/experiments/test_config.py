@@ -73,7 +73,23 @@ def test_a_bad_value_is_one_line_with_field_given_and_allowed(override, parts):
         assert part in text + "\n"
 
 
+@pytest.mark.parametrize(
+    ("metric", "parts"),
+    [
+        ("mine={better='higher'}", ["model.metrics.mine.function:"]),
+        ("mine={function='a.py:f',better='up'}", ["model.metrics.mine.better:", "'higher' or 'lower'"]),
+        ("Mine={function='a.py:f',better='up'}", ["model.metrics.Mine.better:"]),
+        ("Mine={function='a.py:f',better='higher'}", ["model.metrics:", "'Mine'", "small letters"]),
+    ],
+)
+def test_a_wrong_metric_is_named(metric, parts):
+    text = problem_with("model.kind=mlp", f"model.metrics={{{metric}}}")
+    for part in parts:
+        assert part in text
+
+
 def test_several_problems_are_counted():
+    assert "There are 9 more problems" in problem_with("model.kind=mlp", f"model.class_weights={[-1] * 10}")
     assert "There is 1 more problem" in problem_with("devices=0", "iterations=0")
 
 

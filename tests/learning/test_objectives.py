@@ -19,7 +19,7 @@ from efhc.drivers.event_driven.record import TIMELINE
 from efhc.drivers.record import METRICS, SUMS
 from efhc.experiments.config.files import build_experiment
 from efhc.learning.backends import backend_for
-from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.module_backend import LoopBackend, ModuleBackend
 from efhc.learning.backends.stacked import StackedBackend
 from efhc.learning.data.dataset import Dataset
@@ -190,7 +190,15 @@ def with_metric(function: Any) -> MLP:
         (with_metric(lambda scores, y: scores), CLASSES, "model.metrics.mine", "(2, 4)"),
         (with_metric(lambda scores, y: scores.mean()), CLASSES, "model.metrics.mine", "()"),
         (with_metric(lambda scores, y: 3.0), CLASSES, "model.metrics.mine", "float"),
+        (with_metric(lambda scores, y: scores[:, 0] * torch.inf), CLASSES, "model.metrics.mine", "inf"),
+        (with_metric(lambda scores, y: scores[:, 0] + 1j), CLASSES, "model.metrics.mine", "complex"),
+        (with_metric(lambda scores, y: scores @ scores), CLASSES, "model.metrics.mine", "fails on scores"),
+        (with_loss(lambda scores, y: torch.tensor(1.0)), CLASSES, "model.loss", "no gradient"),
+        (with_loss(lambda scores, y: scores.detach().mean()), CLASSES, "model.loss", "no gradient"),
+        (with_loss(lambda scores, y: scores.mean() + 1j), CLASSES, "model.loss", "complex"),
+        (with_loss(lambda scores, y: (scores @ scores).mean()), CLASSES, "model.loss", "fails on scores"),
         (MLP(class_weights=(1.0, 2.0)), CLASSES, "model.class_weights", "2 weights"),
+        (MLP(class_weights=(1.0, 1.0, 1e300, 1.0)), CLASSES, "model.class_weights", "1e+300"),
         (SVM(), NUMBERS, "model", "numbers"),
         (SVM(), POSITIONS, "model", "several per sample"),
     ],
@@ -201,6 +209,20 @@ def test_what_does_not_go_together_is_one_line(model: Any, data: Dataset, field:
     assert caught.value.field == field
     assert given in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_a_metric_that_later_is_not_finite_is_refused_unless_the_scores_are_not(kind: type[ModuleBackend]):
+    model = with_metric(lambda scores, y: torch.log(1e3 - scores[:, 0]))
+    backend = kind(model, CLASSES, Randomness(0))
+    models = np.stack([model.initial(CLASSES, np.random.default_rng(i)) for i in range(3)]).astype("float64")
+    assert np.isfinite(backend.scored(models, {})["mine"]).all()
+    models[1] *= 1e4
+    with pytest.raises(InputError, match=r"metrics\.mine: .* nan for finite scores"):
+        backend.scored(models, {})
+    models[1] = np.nan
+    with pytest.raises(ScoresNotFinite, match="device 1"):
+        backend.scored(models, {})
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -309,7 +309,10 @@ def test_texts_that_mean_a_missing_value(csv: Callable[..., CsvFile], text: str)
         ({"roof": [None] * 7}, {"missing": "mean", "categories": ["roof"]}, "features", "'roof', which has no value"),
         ({"area": [float("inf")] * 7}, {"missing": "mean"}, "path", "column area"),
         ({}, {"categories": ["roofs"], "missing": "mean"}, "categories", "did you mean 'roof'?"),
-        ({"area": [float("nan")] * 7}, {"missing": "drop"}, "label", "without a training sample that"),
+        ({"area": [float("nan")] * 7}, {"missing": "drop"}, "missing", "in every row of"),
+        ({"area": [None] * 5 + [1.0, 2.0]}, {"missing": "drop"}, "label", "without a training sample that"),
+        ({}, {"features": ["roof"], "missing": "mean"}, "path", 'categories = "one-hot"'),
+        ({"roof=tin": [1.0] * 7}, {"missing": "mean", "categories": "one-hot"}, "features", "two features named"),
     ],
 )
 def test_what_cannot_be_filled_or_encoded(
@@ -543,7 +546,10 @@ def test_a_column_of_numbers_can_be_what_is_predicted(tmp_path: Path):
     assert data.feature_names == ("size",)
     with pytest.raises(InputError, match="label_kind"):
         CsvFile(path=path, label="price").load()
-    text = path.read_text().replace(f"{columns['price'][2]}", "dear")
+    path.write_text((whole := path.read_text()).replace(f"{columns['price'][2]}", "inf"))
+    with pytest.raises(InputError, match=r"inf.* line 4, .* every row of the label"):
+        CsvFile(path=path, label="price", label_kind="number").load()
+    text = whole.replace(f"{columns['price'][2]}", "dear")
     path.write_text(text)
     with pytest.raises(InputError, match=r"'dear', .* line 4, column price"):
         CsvFile(path=path, label="price", label_kind="number").load()

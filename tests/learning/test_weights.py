@@ -102,3 +102,25 @@ def test_what_is_no_file_of_weights_is_one_line_and_never_executed(tmp_path: Pat
     with pytest.raises(InputError, match=r"^weights: ") as caught:
         Module(module=network, weights=tmp_path / name).network(DATA)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "given"),
+    [
+        ({}, "no tensor"),
+        ({1: torch.zeros(4)}, "tensors by name"),
+        ({"2.bias": torch.zeros(4, dtype=torch.complex64)}, "real numbers"),
+        ({"2.bias": torch.zeros(4).to_sparse()}, "real numbers"),
+    ],
+)
+def test_tensors_that_no_module_can_have_are_one_line(tmp_path: Path, tensors: dict[Any, Any], given: str):
+    torch.save(tensors, tmp_path / "w.pt")
+    with pytest.raises(InputError, match=given):
+        Module(module=network, weights=tmp_path / "w.pt").network(DATA)
+
+
+def test_what_torch_advises_about_a_damaged_file_is_not_repeated(tmp_path: Path):
+    torch.save({"2.bias": Ran()}, tmp_path / "w.pt")
+    with pytest.raises(InputError) as caught:
+        Module(module=network, weights=tmp_path / "w.pt").network(DATA)
+    assert "weights_only" not in str(caught.value)

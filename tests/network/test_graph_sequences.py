@@ -125,9 +125,10 @@ def test_random_peers_are_a_function_of_seed_and_iteration(peers: int):
         assert links != [RandomPeers(peers=peers).over_time(8, Randomness(1)).graph(k).codes.tolist() for k in range(6)]
 
 
-def test_more_peers_than_there_are_are_refused():
-    with pytest.raises(InputError) as caught:
-        RandomPeers(peers=3).over_time(3, SEED)
+@pytest.mark.parametrize(("devices", "allowed"), [(3, "at most 2"), (1, "2 devices")])
+def test_more_peers_than_there_are_are_refused(devices: int, allowed: str):
+    with pytest.raises(InputError, match=allowed) as caught:
+        RandomPeers(peers=3).over_time(devices, SEED)
     assert caught.value.field == "peers"
 
 

@@ -169,7 +169,9 @@ def test_a_hundred_thousand_devices(topology: Topology):
         (RandomRegular(degree=3), 9, "degree"),
         (RandomRegular(degree=4), 4, "degree"),
         (RandomRegular(degree=1, attempts=3), 10, "degree"),
+        (RandomRegular(), 1, "degree"),
         (SmallWorld(), 4, "neighbours"),
+        (SmallWorld(), 1, "neighbours"),
         (SmallWorld(neighbours=2, rewiring=1, attempts=1), 2000, "neighbours"),
         (Dumbbell(), 1, "between"),
         (Dumbbell(), 1_000_000, "kind"),
@@ -181,6 +183,8 @@ def test_what_does_not_exist_is_refused_in_one_line(topology: Topology, devices:
     with pytest.raises(InputError) as caught:
         topology.graph(devices, SEED)
     assert caught.value.field == field
+    assert "at most 0" not in str(caught.value)
+    assert "below 1" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import efhc
+from efhc.base.errors import InputError
 from efhc.core.device import Step
 from efhc.drivers.general import driver_for
 from efhc.experiments.config.files import build_experiment
@@ -114,6 +115,13 @@ def test_own_samples_that_cannot_be_used(tmp_path, arrays, problem):
     np.savez(tmp_path / "own.npz", **arrays)
     experiment = experiment_with(data={"kind": "digits", "standardize": False})
     with pytest.raises(Exception, match=problem):
+        own_scenario(experiment, 3, 0, tmp_path / "own.npz", apart=True)
+
+
+def test_a_device_with_a_file_of_its_own_cannot_balance_the_classes_of_all(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 64)), y=np.arange(4) % 2, classes=np.array(10))
+    experiment = experiment_with(model={"kind": "mlp", "class_weights": "balanced"})
+    with pytest.raises(InputError, match=r"model\.class_weights: .*balanced"):
         own_scenario(experiment, 3, 0, tmp_path / "own.npz", apart=True)
 
 

@@ -31,13 +31,14 @@ def test_facts_leave_out_defaults(tmp_path: Path) -> None:
         'network = { kind = "geometric", radius = 0.6, connected = true, attempts = 10000 }\n'
         'model = { kind = "code.py:Own", deep = true }\n'
     )
-    (tmp_path / "meta.json").write_text('{"status": "running", "wall_seconds": 0.25}')
+    (tmp_path / "meta.json").write_text('{"status": "running", "wall_seconds": 0.25, "backend": "loop"}')
     (group,) = Discovery(tmp_path).find()
     facts = describe(group.runs[0], group)
-    assert {name: facts[name] for name in ("data", "network", "model", "time")} == {
+    assert {name: facts[name] for name in ("data", "network", "model", "backend", "time")} == {
         "data": "digits",
         "network": "geometric (radius 0.6)",
         "model": "code.py:Own (deep true)",
+        "backend": "loop",
         "time": "under 1 s",
     }
     (tmp_path / "meta.json").write_text('{"status": "running", "wall_seconds": 75.4}')

@@ -40,6 +40,11 @@ EXTRAS = {
 """The optional dependencies of pyproject.toml, by the name of the extra."""
 
 
+def extra_with(module: str) -> str | None:
+    """Return the extra that brings a module, such as "torch.nn"; None if none does."""
+    return next((name for name, extra in EXTRAS.items() if extra.module == module.partition(".")[0]), None)
+
+
 def how_to_install(extra: str) -> str:
     """Return what to do about a missing extra. The command depends on where efhc was installed from."""
     return f"install the extra [{extra}] (docs/install.md)"

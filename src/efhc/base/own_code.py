@@ -29,6 +29,7 @@ from pydantic import AfterValidator, ValidationError, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from efhc.base.errors import EfhcError, InputError, Unusable, calls_outside, did_you_mean
+from efhc.base.extras import extra_with, how_to_install
 from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, read_input, sha256
 from efhc.base.policy import Policy, as_input_error, family_of, is_registered
 
@@ -92,7 +93,10 @@ def load(reference: str, field: str, content: InputContent | None = None) -> tup
     except BaseException as error:  # code that is not ours may raise anything, SystemExit too
         if isinstance(error, KeyboardInterrupt):
             raise
-        problem = f"{reference} cannot be loaded: {in_one_line(error)}. A reference is {ALLOWED}."
+        advice = f"A reference is {ALLOWED}."
+        if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):
+            advice = f"To have {error.name}, {how_to_install(extra)}."
+        problem = f"{reference} cannot be loaded: {in_one_line(error)}. {advice}"
         raise InputError(field, f"{reference} ({in_one_line(error)})", ALLOWED, problem) from error
     if not hasattr(module, name):
         hint = did_you_mean(name, vars(module))

@@ -212,7 +212,9 @@ def as_input_error(error: ValidationError, whole: type[Policy], tables: Mapping[
     ]
     field, policy = _place(problems[0]["loc"], whole)
     same_field = [p for p in problems if _place(p["loc"], whole)[0] == field]
-    more = len({_place(p["loc"], whole)[0] for p in problems}) - 1
+    fields = {_place(p["loc"], whole)[0] for p in problems}
+    # A list with wrong entries is also none of the other things that its setting may be: no problem of its own.
+    more = sum(not any(other.startswith(f"{one}.") for other in fields) for one in fields) - 1
     suffix = f". There {'are' if more > 1 else 'is'} {more} more problem{'s' if more > 1 else ''}" if more else ""
     kind, context = problems[0]["type"], problems[0].get("ctx", {})
     given = _shown(problems[0]["input"])
@@ -300,11 +302,16 @@ def _table_of(field: FieldInfo) -> type[Policy] | None:
     return next((one for one in inner if isinstance(one, type) and issubclass(one, Policy)), None)
 
 
+def _dict_in(annotation: Any) -> Any:
+    """Return the dict that a field's annotation is, perhaps with other types beside it; None if there is none."""
+    return next((one for one in (annotation, *get_args(annotation)) if get_origin(one) is dict), None)
+
+
 def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, type[Policy]]:
     """Return the dotted name of a pydantic location, without union members, and the policy that it ends in."""
     policy = whole
     members: dict[str, type[Policy]] = {}
-    key_next, name_next = True, False
+    key_next, name_next, keys = True, False, frozenset[str]()
     names: list[str] = []
     for part in location:
         if key_next and isinstance(part, int):  # an entry of a list of tables
@@ -313,12 +320,17 @@ def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, t
             names.append(str(part))
             field = policy.model_fields.get(str(part))
             members = kinds_of(field) if field else {}
-            name_next = field is not None and get_origin(field.annotation) is dict
+            of_names = _dict_in(field.annotation) if field else None
+            name_next = of_names is not None
             table = _table_of(field) if field and not members else None
             policy, key_next = (table, True) if table else (policy, False)
         elif name_next or isinstance(part, int):
             names.append(str(part))
+            keys = frozenset(getattr(get_args(of_names)[1], "__annotations__", ())) if name_next else keys
             name_next = False
+        elif part in keys:  # of a table in a table
+            names.append(str(part))
+            keys = frozenset()
         elif part in members:
             policy, key_next = members[str(part)], True
     return ".".join(names), policy

@@ -10,7 +10,17 @@ import typer
 
 from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.extras import EXTRAS, require
-from efhc.cli.terminal import ExperimentFile, Overrides, argument, console, option, plain, print_table, require_figure
+from efhc.cli.terminal import (
+    ExperimentFile,
+    Overrides,
+    argument,
+    console,
+    option,
+    plain,
+    print_table,
+    require_figure,
+    warn,
+)
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
@@ -143,6 +153,9 @@ def data_show(
     for what, columns in (("Features", data.feature_names), ("Unused columns", data.unused)):
         if columns:
             print(plain(f"{what} ({len(columns)}): {_first(columns, MOST_NAMES)}"))
+    is_free = all(getattr(experiment.data, name, "") is None for name in ("split", "test_path"))
+    if is_free and any(name.partition("=")[0] == "split" for name in (*data.feature_names, *data.unused)):
+        warn('the column split does not choose the test samples; data.split = "split" makes it')
     print(plain(f"Figure: {out}"))
 
 

@@ -155,12 +155,24 @@ def run(
         warn(f"stopped{why}; " + (f"continue with: {how_to_resume()}" if _holds_run(out) else "nothing was written"))
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
+    if experiment.backend == "auto" and (taken := _backends_in(out) & {"loop", "stacked"}):
+        print(f"Backend that auto took, which may be another one elsewhere: {' and '.join(sorted(taken))}")
     drawn = out / "figures" / result.figure_name
     if figure and (measure or not drawn.exists()):
         result.plot(drawn)
     print(plain(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else "")))
     if result.failed:
         raise typer.Exit(FAILED)
+
+
+def _backends_in(out: Path) -> set[str]:
+    """Return the backends that the runs of an experiment were made by."""
+    from efhc.experiments.runs.experiment_folder import ExperimentFolder
+    from efhc.experiments.runs.folder import RunFolder
+
+    folder = ExperimentFolder(out)
+    runs = [RunFolder(folder.store / key) for key in folder.keys.values()]
+    return {run.meta.get("backend", "") for run in runs if run.has("meta.json")}
 
 
 def _theory_monitor(experiment: Experiment, strict: bool, window: int | None) -> TheoryMonitor:

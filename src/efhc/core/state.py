@@ -46,5 +46,5 @@ class Diverged(EfhcError):
             found = f"the consensus error of the {what}s is too large for a floating-point number"
         super().__init__(
             f"training diverged at iteration {k}: {found}; "
-            "try a smaller step_size, and look at the scale of data and initial models"
+            "try a smaller step_size or proximal, and look at the scale of data, initial models and a loss of your own"
         )

@@ -13,7 +13,7 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.topologies import DrawnGraphs, GraphList, GraphsOverTime, Network, StaticGraph
+from efhc.network.topologies import DrawnGraphs, GraphList, GraphsOverTime, Network, StaticGraph, most_neighbours
 
 
 class OnePeerExponential(Network):
@@ -52,7 +52,7 @@ class RandomPeers(Network):
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
         if self.peers >= devices:
-            raise InputError("peers", self.peers, f"at most {devices - 1}, one less than there are devices")
+            raise InputError("peers", self.peers, most_neighbours(devices))
         here = np.arange(devices)
 
         def draw(k: int) -> Graph:

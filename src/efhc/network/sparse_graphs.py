@@ -14,7 +14,7 @@ from efhc.base.arrays import Ints
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
-from efhc.network.topologies import DrawnTopology, Topology, check_memory
+from efhc.network.topologies import DrawnTopology, Topology, check_memory, most_neighbours
 
 
 class Exponential(Topology):
@@ -50,7 +50,7 @@ class RandomRegular(DrawnTopology):
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
         if self.degree >= devices:
-            raise InputError("degree", self.degree, f"at most {devices - 1}, one less than there are devices")
+            raise InputError("degree", self.degree, most_neighbours(devices))
         if devices * self.degree % 2:
             raise InputError(
                 "degree", self.degree, f"an even number, because there are {devices} devices, an odd number"
@@ -113,7 +113,8 @@ class SmallWorld(DrawnTopology):
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
         if self.neighbours >= devices:
-            raise InputError("neighbours", self.neighbours, f"an even number below {devices}, the number of devices")
+            allowed = f"an even number below {devices}, the number of devices"
+            raise InputError("neighbours", self.neighbours, allowed if devices > 2 else "3 devices or more")
         here = np.tile(np.arange(devices), self.neighbours // 2)
         hops = np.repeat(np.arange(1, self.neighbours // 2 + 1), devices)
         pairs: Ints = np.column_stack([here, (here + hops) % devices])

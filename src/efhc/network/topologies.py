@@ -156,6 +156,12 @@ class DrawnTopology(Topology):
 
 _NOT_DENSER = ("kind", *DrawnTopology.model_fields)
 
+
+def most_neighbours(devices: int) -> str:
+    """Return in words how many neighbours a device may have."""
+    return f"at most {devices - 1}, one less than there are devices" if devices > 1 else "2 devices or more"
+
+
 BYTES_PER_PAIR = 50
 """Memory that a list of all pairs of devices takes while a graph is made of it, per pair."""
 

@@ -28,6 +28,7 @@ def describe(run: FoundRun, group: FoundGroup) -> dict[str, str]:
         "iterations": f"{run.iterations:,}",
         **{name: _kind(run, name) for name in ("data", "partition", "model", "network")},
         "driver": run.driver,
+        "backend": meta.get("backend", ""),
         "made by": group.meta.get("made_by", ""),
         "started": meta.get("started", ""),
         "finished": meta.get("finished", ""),

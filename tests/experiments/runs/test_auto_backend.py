@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,15 @@ def test_numbers_are_learned_on_own_clocks_too(numbers: dict[str, Any]):
     losses = result.timeline.drop_nulls("loss")["loss"]
     assert losses[-1] < losses[0]
     assert result.timeline["own_mean_absolute_error"].count() == len(losses)
+
+
+def test_the_command_line_says_which_one_auto_took(tmp_path: Path, command: Callable[..., Any]):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\ndef network():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())\n"
+    )
+    config = tmp_path / "mine.toml"
+    config.write_text('iterations = 2\nseeds = [0]\nmodel = { module = "net.py:network" }\nstrategies.ZT.kind = "zt"\n')
+    done = command("run", config, "--no-figure", "--out", tmp_path / "out")
+    assert f"elsewhere: {taken(tmp_path / 'out')[0]}" in done.stdout
+    named = command("run", config, "backend=loop", "--no-figure", "--out", tmp_path / "named")
+    assert "elsewhere" not in named.stdout

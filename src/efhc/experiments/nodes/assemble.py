@@ -250,6 +250,9 @@ def own_scenario(experiment: Experiment, seed: int, device: int, data: Path | No
             label_counts=whole.counts_of_labels() if whole.classes else None,
         )
     else:
+        if getattr(experiment.model, "class_weights", None) == "balanced":
+            given = f"'balanced' with {data}, which has the labels of one device only"
+            raise InputError("model.class_weights", given, "a list of weights, one per class, the same on all devices")
         with within("data"):
             own = _read_own(data, experiment)
     # Nothing reads the parts of other devices here, and theirs are not to be held.

@@ -17,11 +17,14 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from efhc.base.errors import InputError
-from efhc.base.own_code import imported
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.own_code import imported, in_one_line
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.measures import CLASSIFICATION, Metrics
 from efhc.learning.models.modules import ModuleModel
+
+LARGEST_WEIGHT = 1e12
+"""Of a class, far beyond what frequencies of labels give: losses stay finite, also in float32."""
 
 Values = dict[str, torch.Tensor]
 """Metrics by name, (devices, samples) each."""
@@ -57,12 +60,19 @@ class Objective(ABC):
         """Return all metrics of all test samples."""
         found = {"loss": self.sample_losses(scores, y), **self._standard_values(scores, y)}
         for name, function in self._own.items():
-            of_devices = [_per_sample(name, function(*one)) for one in zip(scores, y, strict=True)]
+            of_devices = [
+                _per_sample(name, _called(f"metrics.{name}", function, *one)) for one in zip(scores, y, strict=True)
+            ]
             found[name] = torch.stack(of_devices)
             if found[name].shape != scores.shape[:2]:
                 shape, samples = tuple(of_devices[0].shape), scores.shape[1]
                 given = f"a function that returns a Tensor of shape {shape} for {samples} samples"
                 raise InputError(f"metrics.{name}", given, f"one number per sample, shape ({samples},)")
+            # Scores that are not finite are an error of their own, which names the device.
+            usable = torch.isfinite(self.largest(scores).flatten(1)).all(dim=1, keepdim=True)
+            if (wrong := found[name][~torch.isfinite(found[name]) & usable]).numel():
+                given = f"a function that returns {wrong[0].item()} for finite scores of a test sample"
+                raise InputError(f"metrics.{name}", given, "a function that returns finite numbers")
         return found
 
     @abstractmethod
@@ -74,7 +84,20 @@ def _per_sample(name: str, values: Any) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         given = f"a function that returns a {type(values).__name__}"
         raise InputError(f"metrics.{name}", given, "a function that returns a Tensor with one number per sample")
+    if values.is_complex():
+        raise InputError(f"metrics.{name}", "a function that returns complex numbers", "one that returns real numbers")
     return values
+
+
+def _called(field: str, function: Callable[..., Any], scores: torch.Tensor, y: torch.Tensor) -> Any:
+    """Return what a function of the user's own returns. Raises `InputError` for its field if it fails."""
+    try:
+        return function(scores, y)
+    except EfhcError:
+        raise
+    except Exception as error:
+        shapes = f"scores of shape {tuple(scores.shape)} and labels of shape {tuple(y.shape)}"
+        raise InputError(field, f"a function that fails on {shapes} ({in_one_line(error)})", "one for both") from error
 
 
 def _mean_of_each(values: torch.Tensor) -> torch.Tensor:
@@ -91,6 +114,9 @@ class _Classes(Objective):
         if model.class_weights is not None:
             weights = model.weights_by_class(data)
             self._weights = torch.tensor(weights, dtype=getattr(torch, data.precision))
+            if (unusable := (self._weights < 1 / LARGEST_WEIGHT) | (self._weights > LARGEST_WEIGHT)).any():
+                given = f"a weight of {float(weights[int(unusable.nonzero()[0])]):g}"
+                raise InputError("class_weights", given, f"{1 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}")
         self._name = model.loss
         self._loss: Any = functional.multi_margin_loss if model.loss == "multi-margin" else functional.cross_entropy
 
@@ -195,10 +221,15 @@ class _Own(Objective):
     def check(self, scores: torch.Tensor, y: torch.Tensor) -> None:
         if not len(scores.shape) or len(scores) != len(y):
             raise InputError("module", f"outputs {tuple(scores.shape)} for {len(y)} samples", "scores (samples, ...)")
-        loss = self._loss(scores, y)
+        with torch.enable_grad():
+            loss = _called("loss", self._loss, scores.detach().requires_grad_(), y)
         self._check_one_number(loss, "")
-        if math.isnan(float(loss)):
-            raise InputError("loss", "a function that returns NaN for a new model", "finite numbers")
+        if loss.is_complex() or math.isnan(float(loss)):
+            what = "complex numbers" if loss.is_complex() else "NaN"
+            raise InputError("loss", f"a function that returns {what} for a new model", "finite numbers")
+        if not loss.requires_grad:
+            given = "a function whose result has no gradient: it is constant, or computed from detached scores"
+            raise InputError("loss", given, "a function that torch can differentiate by the scores")
 
     @staticmethod
     def _check_one_number(loss: Any, where: str) -> None:

@@ -22,7 +22,7 @@ from torch.fx.node import map_aggregate
 from torch.nn import functional
 
 from efhc.base.arrays import Floats, Ints
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.core.state import Local
 from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call, has_hooks, shared_copy
@@ -408,6 +408,8 @@ class StackedBackend(ModuleBackend):
             try:
                 if way.keys() == modes.keys() and all(self._agrees(start, modes[mode], way[mode]) for mode in modes):
                     return way
+            except EfhcError:  # of a loss of the user's own, which is wrong for every backend
+                raise
             except Exception as error:  # tracing and vmap refuse in many ways
                 problem = error
         given = (

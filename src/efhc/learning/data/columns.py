@@ -106,6 +106,10 @@ def encode(train: Sequence[pl.Series], test: Sequence[pl.Series], missing: Missi
         unseen = int((~filled[1].is_in(found)).sum()) if found else 0
         said = "" if fill is None else f"{fill:g}" if isinstance(fill, float) else str(fill)
         columns.append(Column(known.name, tuple(found), *absent, said, unseen))
+    if len(set(names)) < len(names):
+        twice = next(name for n, name in enumerate(names) if name in names[:n])
+        allowed = "other names of columns: a level of a category is a feature COLUMN=LEVEL"
+        raise InputError("features", f"two features named {twice!r}", allowed)
     x_train, x_test = (np.concatenate(both, axis=1) for both in zip(*blocks, strict=True))
     return Encoded(x_train, x_test, tuple(names), tuple(columns))
 

@@ -116,7 +116,9 @@ class Table:
         """Return the images or arrays of a column."""
         raise NotImplementedError
 
-    def features(self, names: Sequence[str], categories: Categories, missing: Missing) -> list[pl.Series]:
+    def features(
+        self, names: Sequence[str], categories: Categories, missing: Missing, *, are_labels: bool = False
+    ) -> list[pl.Series]:
         """Return columns: numbers as float64, categories as texts, with null wherever a value is missing.
 
         What is no finite number is refused, and so is a missing value if `missing` says so.
@@ -128,14 +130,16 @@ class Table:
                 found.append(levels_of(series))
             else:
                 found.append(as_numbers(series))
-                self._check_numbers(found[-1])
+                self._check_numbers(found[-1], are_labels)
             if missing == "refuse" and found[-1].null_count():
                 row = int(found[-1].is_null().arg_true()[0])
                 allowed = 'a value in every row of a feature; or missing = "mean", "median", "most-frequent" or "drop"'
+                if are_labels:
+                    allowed = "a label in every row"
                 raise InputError(self.field, f"a missing value {self.place(row, name)}", allowed)
         return found
 
-    def _check_numbers(self, numbers: pl.Series) -> None:
+    def _check_numbers(self, numbers: pl.Series, are_labels: bool) -> None:
         """Raise `InputError` if a value of the column of this name is neither missing nor a number that is usable."""
         series, is_bounded = self.columns[numbers.name], _is_bounded(numbers)
         if is_bounded and numbers.null_count() == series.null_count():
@@ -147,7 +151,10 @@ class Table:
         is_finite = numbers[row] is not None and math.isfinite(numbers[row])
         what = "too large to compute with" if is_finite else "no finite number"
         given = f"{short(self.columns[numbers.name][row])}, which is {what}, {self.place(row, numbers.name)}"
-        raise InputError(self.field, given, f"a number in every row of a feature, none beyond {LARGEST:g}")
+        allowed = f"a number in every row of {'the label' if are_labels else 'a feature'}, none beyond {LARGEST:g}"
+        if numbers[row] is None and not are_labels:
+            allowed += '; or categories = "one-hot" for a column of texts'
+        raise InputError(self.field, given, allowed)
 
     def names(self, column: str, setting: str) -> tuple[np.ndarray, Sorting]:
         """Return the values of a column as texts, and what sorts them. No value may be missing.
@@ -244,7 +251,7 @@ class LabelledColumns(DataPolicy):
             )
         tables = [table] if test is None else [table, test]
         if self.label_kind == "number":
-            all_labels = [one.features([self.label], (), "refuse")[0].to_numpy() for one in tables]
+            all_labels = [one.features([self.label], (), "refuse", are_labels=True)[0].to_numpy() for one in tables]
         else:
             all_labels = [one.names(self.label, "label")[0] for one in tables]
         labels, stacked = all_labels[0], table.is_stacked(columns)
@@ -252,6 +259,11 @@ class LabelledColumns(DataPolicy):
         whole = [np.ones(len(those), dtype=bool) for those in all_labels]
         if self.missing == "drop":
             whole = [rows_without_missing(one, len(those)) for one, those in zip(read, all_labels, strict=True)]
+            if not whole[0].any():
+                allowed = (
+                    '"mean", "median" or "most-frequent"; or features = [...] without columns that lack many values'
+                )
+                raise InputError("missing", f"'drop', with a missing value in every row of {table.origin}", allowed)
         if test is not None:
             is_test = np.zeros(len(labels), dtype=bool)
         elif is_test is None:

@@ -47,7 +47,7 @@ class ModuleModel(Policy):
     """"cross-entropy" (of a class per sample or per position), "multi-margin" (as the SVM), "mean-squared-error" (of
     numbers), "binary-cross-entropy" (of several labels per sample), or your own function (scores, labels) -> mean loss
     of a batch."""
-    metrics: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Metric] | None = None
+    metrics: dict[str, Metric] | None = None
     """Your own metrics by name, {NAME = {function = "file.py:function", better = "higher"}}: functions (scores, labels)
     -> one value per sample. Default: only those of the loss."""
     class_weights: (
@@ -64,6 +64,10 @@ class ModuleModel(Policy):
     def _settings_go_with_the_loss(self) -> Self:
         if self.class_weights is not None and self.loss != "cross-entropy":
             raise Unusable("class_weights", f"class weights with loss = {_name(self.loss)!r}", "loss = 'cross-entropy'")
+        for name in self.metrics or {}:
+            if not re.fullmatch("[a-z][a-z0-9_]*", name):
+                allowed = "a name of small letters, digits and _ that begins with a letter"
+                raise Unusable("metrics", repr(name), allowed)
         return self
 
     @abstractmethod

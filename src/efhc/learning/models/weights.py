@@ -10,7 +10,6 @@ import safetensors.torch
 
 from efhc.base.errors import InputError, did_you_mean
 from efhc.base.inputs import parse_numpy, read_bytes
-from efhc.base.own_code import in_one_line
 from efhc.learning.pytorch import nn, torch
 
 FIELD = "weights"
@@ -24,6 +23,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
     """
     state = module.state_dict()  # the module's own tensors
     found = _tensors(path)
+    if not found:
+        raise InputError(FIELD, f"{path}, which holds no tensor", ALLOWED)
     for name, values in found.items():
         if name not in state:
             given = f"{path}, which has {name!r}{did_you_mean(name, state)}"
@@ -31,6 +32,8 @@ def load_weights(module: nn.Module, path: Path) -> None:
         if values.shape != state[name].shape:
             given = f"{path}, whose {name} has shape {tuple(values.shape)}"
             raise InputError(FIELD, given, f"{tuple(state[name].shape)}, the module's")
+        if values.is_complex() or values.is_quantized or values.layout != torch.strided:
+            raise InputError(FIELD, f"{path}, whose {name} is no array of real numbers", ALLOWED)
         if not torch.isfinite(values).all():
             raise InputError(FIELD, f"{path}, whose {name} has numbers that are not finite", "finite numbers")
     with torch.no_grad():
@@ -50,8 +53,11 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
             return safetensors.torch.load(content)
         found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises errors of many kinds
-        raise InputError(FIELD, f"{path} ({in_one_line(error)})", ALLOWED) from error
-    if not isinstance(found, dict) or not all(isinstance(one, torch.Tensor) for one in found.values()):
+        # What torch says is not repeated: it advises to run the code that such a file may hold.
+        raise InputError(FIELD, f"{path}, which is damaged or holds other things than tensors", ALLOWED) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(one, torch.Tensor) for name, one in found.items()
+    ):
         raise InputError(FIELD, f"{path}, which holds something else than tensors by name", ALLOWED)
     return found
 
