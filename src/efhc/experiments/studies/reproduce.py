@@ -34,7 +34,7 @@ from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.experiments.runs.study import list_runs
+from efhc.experiments.runs.study import SettingName, list_runs
 from efhc.experiments.runs.tracking import tracking
 from efhc.experiments.studies.figures import (
     ControlsTable,
@@ -115,7 +115,14 @@ def reproduce(
     raised. Each of `followers` creates a follower of each run that is made.
     """
     refuse_experiment(out)
-    list_runs((run for one in figures for run in one.all), store.folder)
+    settings = {
+        run.key: SettingName(part.name, part.title)
+        for one in figures
+        if isinstance(one.figure.table, SettingsTable)
+        for part, runs in reversed(one.parts)
+        for run in runs
+    }
+    list_runs((run for one in figures for run in one.all), store.folder, settings)
     sections: list[Section] = []
     experiments = [experiment for one in figures for experiment in one.figure.experiments]
     names = tracker_names(
