@@ -336,7 +336,8 @@ def _check(setting: SettingRuns, measures: Iterable[str], budgets: Iterable[floa
         if setting.is_timed:
             raise InputError("budget", budget, "no budget: event-driven runs are compared at the end")
         if of not in setting.curves["strategy"]:
-            raise InputError("of", of, ", ".join(setting.strategies), f"{setting.title} has no run of {of}")
+            advice = f"Budgets can be shares of what another one spends (of, --of): {', '.join(setting.strategies)}."
+            raise InputError("of", of, ", ".join(setting.strategies), f"{setting.title} has no run of {of}. {advice}")
 
 
 def _cells(setting: SettingRuns, measure: str, budget: float | None, of: str) -> dict[str, Cell]:

@@ -69,6 +69,8 @@ def test_results_are_found_by_their_settings_and_tables_say_which_each_row_has(t
     rows = study.metrics.filter(pl.col("network") == "ring", pl.col("step_size.initial") == 0.1)
     assert rows.drop("result", "network", "step_size.initial").equals(result.metrics)
     assert len(study.devices) == 4 * 2 * 4
+    assert study.devices["label_samples"].list.sum().equals(study.devices["samples"].alias("label_samples"))
+    assert study.devices["label_samples"].list.len().to_list() == study.devices["labels"].list.len().to_list()
     assert {column.setting for column in study.table().columns} == {name.removeprefix("s, ") for name in study}
     for wrong, part in (({"network": "star"}, "ring"), ({"radius": 0.3}, "network"), ({"network": "ring"}, "0.05")):
         with pytest.raises(efhc.InputError) as caught:

@@ -356,7 +356,7 @@ class Result:
         if is_timed:
             gone = {(name, seed) for name, seeds in nobody_left(curve).items() for seed in seeds}
             lost |= dict.fromkeys(sorted(gone - set(lost)), "no device is there at the end")
-        schema = {"strategy": pl.String, "seed": curve.schema["seed"]}
+        schema = pl.Schema({"strategy": pl.String(), "seed": curve.schema["seed"]})
         pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=schema, orient="row")
         whole = curve.join(pairs, on=RUN, how="semi", maintain_order="left")
         curves = evaluated(whole)

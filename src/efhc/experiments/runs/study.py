@@ -472,7 +472,9 @@ class Study(Mapping[str, Result]):
         """Return a table of all runs, with the name and the settings of each one's result in front."""
         if lacking := [each for each in self.values() if table not in tables_of(each.experiment).names]:
             getattr(lacking[0], table)  # says which tables it has
-        named = [getattr(each, table).select(pl.lit(one).alias("result"), pl.all()) for one, each in self.items()]
+        named: list[pl.DataFrame] = [
+            getattr(each, table).select(pl.lit(one).alias("result"), pl.all()) for one, each in self.items()
+        ]
         rows, settings = pl.concat(named, how="diagonal_relaxed"), self.settings
         renamed = {key: f"setting {key}" for key in settings.columns[1:] if key in rows.columns}
         joined = rows.join(settings.rename(renamed), on="result", maintain_order="left")
