@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from efhc.base.errors import InputError
-from efhc.cli.terminal import argument, console, option, plain, print_table, require_figure
+from efhc.cli.terminal import argument, console, option, plain, print_table, require_figure, warn
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.result import Result
@@ -70,6 +70,8 @@ def results_in(directories: list[Path]) -> dict[str, Result]:
     found: dict[str, Result] = {}
     for directory in directories:
         loaded = Result.load(directory)
+        if isinstance(loaded, Study) and loaded.old_failures:
+            warn(f"{directory}: {loaded.old_words}")
         for name, result in loaded.items() if isinstance(loaded, Study) else [(loaded.experiment.name, loaded)]:
             found[name if name not in found else f"{directory}: {name}"] = result
     return found

@@ -291,14 +291,13 @@ class Result:
         has not finished.
         """
         from efhc.report.claims.leads import at_shares, unresolved
+        from efhc.report.tables import shares_in
 
         curves = self._evaluated_whole_runs
         if of not in self.experiment.strategies:
             known = ", ".join(self.experiment.strategies)
             raise InputError("of", of, known, f"this result has no {of} to compare with. Use {known}.")
-        shares = [float(one) for one in np.atleast_1d(share)]
-        if not all(0 < one < np.inf for one in shares):
-            raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
+        shares = shares_in("share", share)
         chosen = self._chosen(measure).name
         found = at_shares(curves, chosen, shares, of)
         if problem := unresolved(curves, chosen, shares, of):
@@ -331,7 +330,7 @@ class Result:
         of: str = "ZT",
     ) -> ComparisonTable:
         """Return the `table` of several results, which are named: a group of columns for each."""
-        from efhc.report.tables import comparison_table
+        from efhc.report.tables import comparison_table, shares_in
         from efhc.report.timelines import TO_TARGET
 
         parts = [name.partition(", ") for name in results]
@@ -342,8 +341,12 @@ class Result:
             first = next(iter(results.values()))
             chosen = [first._chosen().name, *(TO_TARGET if first.target is not None else ())]
         else:
-            chosen = [measure] if isinstance(measure, str) else list(measure)
-        budgets = [None] if budget is None else [float(one) for one in np.atleast_1d(budget)]
+            chosen = (
+                [measure] if isinstance(measure, str) else list(measure) if isinstance(measure, Iterable) else [measure]
+            )
+            if not all(isinstance(one, str) for one in chosen):
+                raise InputError("measure", repr(measure), "the name of a measure, or a list of names")
+        budgets: Sequence[float | None] = [None] if budget is None else shares_in("budget", budget)
         return comparison_table(settings, chosen, budgets, of)
 
     def setting_runs(self, title: str) -> SettingRuns:
@@ -361,8 +364,9 @@ class Result:
         if is_timed:
             gone = {(name, seed) for name, seeds in nobody_left(curve).items() for seed in seeds}
             lost |= dict.fromkeys(sorted(gone - set(lost)), "no device is there at the end")
-        pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=["strategy", "seed"], orient="row")
-        whole = curve.join(pairs.cast({"seed": curve.schema["seed"]}), on=RUN, how="semi", maintain_order="left")
+        schema = pl.Schema({"strategy": pl.String(), "seed": curve.schema["seed"]})
+        pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=schema, orient="row")
+        whole = curve.join(pairs, on=RUN, how="semi", maintain_order="left")
         curves = evaluated(whole)
         return SettingRuns(
             title,

@@ -96,7 +96,7 @@ class FrontierTable(SettingsTable):
     """Strategies that are drawn as references and are not compared, such as training without a network."""
     judged_from: float = Field(default=0.005, gt=0, le=1)
     """The smallest share of ZT's time at which leading is judged. Smaller budgets are shown, and none is judged that is
-    smaller than what ZT takes between two evaluations."""
+    smaller than what ZT takes between two evaluations or, with evaluate_at = "budgets", than the smallest of them."""
 
 
 class ControlsTable(SettingsTable):

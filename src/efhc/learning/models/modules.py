@@ -65,7 +65,7 @@ class ModuleModel(Policy):
         if self.class_weights is not None and self.loss != "cross-entropy":
             raise Unusable("class_weights", f"class weights with loss = {_name(self.loss)!r}", "loss = 'cross-entropy'")
         for name in self.metrics or {}:
-            if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            if not (name.isascii() and name.isidentifier() and name.islower() and name[0] != "_"):
                 allowed = "a name of small letters, digits and _ that begins with a letter"
                 raise Unusable("metrics", repr(name), allowed)
         return self

@@ -98,10 +98,13 @@ def budget_table(curves: pl.DataFrame, measure: str) -> pl.DataFrame:
 
 
 def mean_table(curves: pl.DataFrame, measure: str, shares: Iterable[float] = SHOWN) -> pl.DataFrame:
-    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends; and the number of seeds."""
+    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends; and the number of seeds.
+
+    A budget at which a seed of the strategy has no value has no mean.
+    """
     columns = [f"at {percent(share)}" for share in shares]
     runs = budget_table(curves, measure).group_by("strategy", maintain_order=True)
-    means = (pl.col(column).mean() for column in [*columns, "spends"])
+    means = (pl.when(pl.col(column).count() == pl.len()).then(pl.col(column).mean()) for column in [*columns, "spends"])
     return runs.agg(*means, pl.len().cast(pl.Int64).alias("seeds"))
 
 
