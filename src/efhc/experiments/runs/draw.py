@@ -248,7 +248,7 @@ class Scenarios:
                     warn(f"seed {run.seed}: the network is not connected: no information passes between its parts")
                 if problem := scenario.learner.own.problem():
                     warn(f"seed {run.seed}: {problem}")
-            return personalized(self._drawn[which], run.whole.strategies[run.strategy], run.strategy)
+            return personalized(self._drawn[which], next(iter(run.experiment.strategies.values())), run.strategy)
 
     def release(self, run: Run) -> None:
         """Forget the scenario of a run that has ended, if no other run needs it."""

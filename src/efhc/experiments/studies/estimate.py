@@ -78,7 +78,7 @@ def _seconds_of(run: Run) -> float:
 
 def _scenario_of(run: Run) -> Scenario:
     scenario = draw_scenario(run.experiment, run.data, run.seed, 1)
-    return personalized(scenario, run.whole.strategies[run.strategy], run.strategy)
+    return personalized(scenario, next(iter(run.experiment.strategies.values())), run.strategy)
 
 
 def _timed(run: Run, scenario: Scenario) -> tuple[float, float]:
