@@ -33,7 +33,8 @@ SECONDS = 60.0
 
 def wall_clock() -> list[str]:
     """How long, and how many bytes, until two accuracies; and the accuracy at some seconds."""
-    timeline = efhc.simulate(**tomllib.loads(EXAMPLE.read_text())).tables["timeline"]
+    config = tomllib.loads(EXAMPLE.read_text()) | {"evaluate_at": "multiples"}  # at the seconds of the table
+    timeline = efhc.simulate(**config).timeline
     heads = [f"at {second} s" for second in MOMENTS] + [f"to {target:.0%}" for target in TARGETS]
     lines = [f"| strategy | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for (strategy,), rows in timeline.group_by(["strategy"], maintain_order=True):

@@ -16,7 +16,6 @@ import polars as pl
 import efhc
 from efhc.core.mixing import mixing_matrix
 from efhc.core.randomness import Randomness
-from efhc.learning.measures import evaluated
 from efhc.network.topologies import GraphList, Network
 
 PAGE = Path(__file__).parent / "networks.md"
@@ -94,9 +93,8 @@ def digits() -> Iterator[str]:
         for strategy in ("ZT", "EF-HC"):
             cells = []
             for seed in SEEDS:
-                table = result.metrics.filter(strategy=strategy, seed=seed)
-                sent = 2 * table["links_used"].cum_sum() / 25  # over a link both ends send a model
-                rows = evaluated(table.with_columns(sent=sent))
+                rows = result.evaluations.filter(strategy=strategy, seed=seed)  # every iteration
+                rows = rows.with_columns(sent=2 * rows["links_used"].cum_sum() / 25)  # both ends of a link send
                 if budget is None:
                     budget = {s: _time_of_400(result, s) for s in SEEDS}
                 near = [_near(rows, "transmission_time_total", share * budget[seed]) for share in SHARES]

@@ -56,7 +56,7 @@ def main(files=()):
         step_size=efhc.Constant(value=0.2),
         strategies={"EF-HC": "ef-hc", "ZT": "zt"},
     )
-    ends = result.metrics.drop_nulls("loss").group_by("strategy", maintain_order=True).last()
+    ends = result.evaluations.group_by("strategy", maintain_order=True).last()
     print(ends.select("strategy", "accuracy", "own_accuracy", "accuracy_min", "loss"))
     return result
 

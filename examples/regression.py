@@ -44,7 +44,7 @@ def main():
         step_size=efhc.Constant(value=0.05),
         strategies={"EF-HC": "ef-hc", "ZT": "zt", "Never": "never"},
     )
-    ends = result.metrics.drop_nulls("loss").group_by("strategy", maintain_order=True).last()
+    ends = result.evaluations.group_by("strategy", maintain_order=True).last()
     print(ends.select("strategy", "loss", "own_loss", "loss_max", "mean_absolute_error", "within_a_tenth"))
     return result
 

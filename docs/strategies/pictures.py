@@ -129,13 +129,18 @@ def as_markdown(table: pl.DataFrame) -> str:
 def main() -> None:
     """Make the runs, draw the pictures, and print the table of the page."""
     result = efhc.simulate(
-        iterations=400, seeds=[0, 1, 2], evaluate_every=4, initial_models=efhc.Shared(), strategies=STRATEGIES
+        iterations=400,
+        seeds=[0, 1, 2],
+        evaluate_every=4,
+        evaluate_at="budgets",
+        initial_models=efhc.Shared(),
+        strategies=STRATEGIES,
     )
-    curves = result.metrics.drop_nulls("accuracy")
+    curves = result.evaluations
     drawn = frontier_curves(SettingData("digits", "digits", curves))
     for name, strategies in PICTURES.items():
         write(picture(drawn, strategies), HERE / f"{name}.png")
-    sys.stdout.write(as_markdown(mean_table(curves)))
+    sys.stdout.write(as_markdown(mean_table(curves, "accuracy")))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ from efhc.core.parts import Now as Now
 from efhc.core.parts import Parts as Parts
 from efhc.core.parts import Seen as Seen
 from efhc.core.parts import Strategy as Strategy
+from efhc.core.personal import Ditto as Ditto
+from efhc.core.personal import FineTuned as FineTuned
 from efhc.core.personal import Personal as Personal
+from efhc.core.personal import SharedParameters as SharedParameters
 from efhc.core.randomness import Purpose as Purpose
 from efhc.core.randomness import Randomness as Randomness
 from efhc.core.schedules import Constant as Constant
@@ -117,9 +120,6 @@ from efhc.learning.partition import Partition as Partition
 from efhc.learning.partition import Quantities as Quantities
 from efhc.learning.partition import Shards as Shards
 from efhc.learning.partition import Writers as Writers
-from efhc.learning.personal import Ditto as Ditto
-from efhc.learning.personal import FineTuned as FineTuned
-from efhc.learning.personal import SharedParameters as SharedParameters
 from efhc.network.bandwidths import BandwidthFile as BandwidthFile
 from efhc.network.bandwidths import BandwidthPolicy as BandwidthPolicy
 from efhc.network.bandwidths import BetaBandwidth as BetaBandwidth
@@ -317,7 +317,7 @@ def simulate(
     batch_size
         Number of samples per device and iteration, or "full" for all samples of the device.
     evaluate_every
-        Number of iterations in which models are evaluated once. They are also evaluated after the first iteration and after the last.
+        Length, in iterations, of each window in which models are evaluated once. They are also evaluated after the first iteration and after the last.
     evaluate_at
         When models are evaluated: after an iteration in each window of `evaluate_every` that is drawn by the seed ("drawn"), also whenever one of the `budgets` is spent ("budgets"), or after each multiple of `evaluate_every` ("multiples"), which meets a strategy that communicates at multiples of a number always in the same state.
     budgets

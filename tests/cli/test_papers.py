@@ -66,6 +66,7 @@ def test_a_study_and_another_experiment_are_compared_in_one_table(made: Path, co
     [
         (["table", "run", "--measure", "speed"], "own_accuracy_p10"),
         (["table", "run", "--budget", "half"], "0.02,0.1"),
+        (["table", "run", "--budget", "2"], "0.02 is 2 %"),
         (["table", "run", "--out", "t.pdf"], ".tex"),
         (["table", "run", "--budget", "0.1", "--of", "RG"], "RG"),
         (["figure", "run", "--width", "wide"], "column"),

@@ -189,6 +189,30 @@ def test_reproduce_makes_a_frontier_and_says_who_leads(tmp_path, command):
     assert "as it is" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_of_budgets_it_judges_from_the_smallest_and_says_what_is_measured_where(tmp_path, command):
+    (tmp_path / "mine.toml").write_text(
+        'iterations = 40\nevaluate_every = 20\nevaluate_at = "budgets"\nbudgets = [0.1, 0.5]\nseeds = [7]\n'
+        'devices = 4\nnetwork = "ring"\nmeasure = "own_accuracy"\n[strategies]\nZT = "zt"\nRG = "rg"\n'
+        '[figure]\nkind = "frontier"\ntitle = "Mine"\nleaders = ["RG"]\n[figure.settings.base]\ntitle = "as it is"\n'
+    )
+    done = command("reproduce", "mine.toml", "--jobs", 1, cwd=tmp_path, columns=200)
+    assert done.returncode == 0, done.stderr
+    assert "every budget from 10 to 100 %" in " ".join(done.stdout.split())
+    report = (tmp_path / "runs" / "paper-quick" / "report.html").read_text()
+    for part in ("Accuracy on own data at budgets", "on its own data", "10, 50 %"):
+        assert part in report
+
+
+def test_runs_that_fail_for_one_reason_are_one_line(tmp_path, command):
+    bad = 'Bad = {kind="composed",local={kind="sgd",weight_decay=1e300},trigger="always"}'
+    text = (
+        f'iterations = 3\ndevices = 3\nseeds = [0, 1, 2]\n[strategies]\nA = "zt"\n{bad}\n[sweep]\nnetwork = ["ring"]\n'
+    )
+    (tmp_path / "sweep.toml").write_text(text)
+    done = command("sweep", "sweep.toml", "--jobs", 1, cwd=tmp_path)
+    assert sum("and 2 more runs" in line for line in done.stderr.splitlines()) == 1
+
+
 def test_stopped_by_the_user_it_ends_with_130_and_one_line(tmp_path, command, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt

@@ -12,20 +12,23 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional
 
+import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.record import TIMELINE
 from efhc.drivers.record import METRICS, SUMS
+from efhc.experiments.config.files import build_experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.module_backend import LoopBackend, ModuleBackend
 from efhc.learning.backends.stacked import StackedBackend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.learner import Learner
-from efhc.learning.measures import measures_of
+from efhc.learning.measures import evaluated
 from efhc.learning.models import MLP, SVM, Module, ModuleModel
-from efhc.learning.models.modules import NOT_FOR_METRICS
 from efhc.learning.partition import IID, Dirichlet, Groups, LabelsPerDevice, Shards, set_aside
+from efhc.report.claims.leads import frontier_curves
+from efhc.report.figure_data import SettingData
 
 BACKENDS = [LoopBackend, StackedBackend]
 DEVICES, SAMPLES = 5, 24
@@ -150,12 +153,14 @@ def test_a_loss_of_ones_own_has_an_accuracy_only_where_samples_have_a_class():
 
 
 def test_no_metric_has_the_name_of_another_column():
-    built_in = {"accuracy": "higher", "loss": "lower", "mean_absolute_error": "lower"}
-    columns = {*METRICS, *TIMELINE, *SUMS, "strategy", "seed"} - set(measures_of(built_in))
-    assert columns | built_in.keys() <= NOT_FOR_METRICS
-    for name in ("loss", "own_x", "x_min", "bits", "X"):
-        with pytest.raises(ValidationError):
-            MLP(metrics={name: {"function": within_one, "better": "higher"}})
+    result = efhc.simulate(iterations=4, devices=3, evaluate_every=2, seeds=(0,))
+    columns = {*METRICS, *TIMELINE, *SUMS, *result.at_budget(1.0).columns, *result.summary().columns}
+    columns |= {*frontier_curves(SettingData("a", "a", evaluated(result.metrics), 0.1)).columns, "mean_absolute_error"}
+    for name in (*columns, "own_x", "x_min", "failed", "runs", "radius"):
+        with pytest.raises(InputError):
+            build_experiment({"model": MLP(metrics={name: {"function": within_one, "better": "higher"}})})
+    with pytest.raises(ValidationError):
+        MLP(metrics={"X": {"function": within_one, "better": "higher"}})
 
 
 def linear(outputs: int) -> Module:
@@ -233,7 +238,7 @@ def test_class_weights_need_the_cross_entropy_and_every_class():
     with pytest.raises(ValidationError):
         MLP(loss="multi-margin", class_weights="balanced")
     with pytest.raises(InputError, match="balanced"):
-        MLP(class_weights="balanced").weights_of(data_of(np.array([[0, 2] * 12] * 2)))
+        MLP(class_weights="balanced").weights_by_class(data_of(np.array([[0, 2] * 12] * 2)))
 
 
 # Labels that are no classes
@@ -277,6 +282,11 @@ def test_own_measures_without_classes_are_global_by_chance_by_group_or_unknown()
     scores, learner = evaluated(NUMBERS, IID())
     np.testing.assert_allclose(scores.own, scores.every, rtol=1e-12)
     assert learner.own.problem() is None
+
+    class ByChance(Shards):
+        own_by = "nothing"
+
+    np.testing.assert_allclose(evaluated(NUMBERS, ByChance())[0].own, scores.every, rtol=1e-12)
     scores, learner = evaluated(NUMBERS, Shards())
     assert np.isnan(scores.own).all()
     assert "no classes" in str(learner.own.problem())
@@ -295,4 +305,4 @@ def test_a_share_of_numbers_is_set_aside_for_validation():
     parts = np.array_split(np.arange(len(NUMBERS.y_train)), 3)
     kept, aside = set_aside(parts, 0.25, Randomness(0))
     assert [*map(len, kept), *map(len, aside)] == [6, 6, 6, 2, 2, 2]
-    assert NUMBERS.tested_on_training(aside[1]).y_test.tolist() == NUMBERS.y_train[aside[1]].tolist()
+    assert NUMBERS.with_test_samples(aside[1]).y_test.tolist() == NUMBERS.y_train[aside[1]].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import efhc
 from efhc.base.errors import InputError
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends.backend import ParameterPart
-from efhc.learning.backends.personal import shared_columns
+from efhc.learning.backends.personal import FineTunedBackend, shared_columns
 from efhc.scenarios.personal import parameter_counts, personalized
 
 LAYOUT = [
@@ -174,6 +174,26 @@ def test_personal_models_are_part_of_the_key_and_of_the_memory_a_run_needs():
         needs.append(memory_of(experiment, run.data).running)
     assert len(set(keys)) == 4
     assert needs[0] < min(needs[1:])
+
+
+def test_a_kind_of_ones_own_makes_its_backend_and_counts_as_the_largest_built_in_one_in_memory():
+    from efhc.experiments.runs.resources import memory_of
+    from efhc.experiments.runs.run import Runs
+
+    class Tuned(efhc.Personal):
+        kind: Literal["tuned"] = "tuned"
+
+        def backend_for(self, base: Any) -> Any:
+            return FineTunedBackend(base, steps=3, step_size=None)
+
+    def of(personal: Any) -> tuple[list[float], int]:
+        experiment = efhc.Experiment(**FIELDS, strategies={"a": efhc.ZeroThreshold(personal=personal)})
+        (run,) = Runs().of(experiment)
+        return efhc.simulate(experiment).metrics["own_loss"].to_list(), memory_of(experiment, run.data).running
+
+    values, memory = of(Tuned())
+    assert values == of(efhc.FineTuned(steps=3))[0]
+    assert memory == of(efhc.Ditto())[1]
 
 
 @pytest.mark.parametrize("personal", [{"keep": "3.*"}, {"kind": "ditto"}, {"kind": "fine-tuned", "steps": 2}])

@@ -84,7 +84,12 @@ def test_budgets_are_shares_of_the_time_of_zt_and_say_after_how_many_iterations(
 
 @pytest.mark.parametrize(
     ("measures", "budgets", "field"),
-    [(["own_accuracy"], [None], "measure"), (["loss"], [0.0], "budget"), (["loss"], [float("nan")], "budget")],
+    [
+        (["own_accuracy"], [None], "measure"),
+        (["loss"], [0.0], "budget"),
+        (["loss"], [float("nan")], "budget"),
+        (["loss"], [2.0], "budget"),
+    ],
 )
 def test_what_was_not_recorded_is_refused_with_what_was(measures, budgets, field):
     with pytest.raises(efhc.InputError) as caught:

@@ -68,6 +68,15 @@ def test_the_table_has_every_budget_and_the_means_are_those_of_the_seeds():
     assert means["spends"] == pytest.approx(0.5)
 
 
+def test_a_budget_that_not_every_seed_resolves_has_no_mean():
+    late = curves(A=0.8).filter(
+        (pl.col("strategy") != "A") | (pl.col("seed") > 0) | (pl.col("transmission_time_total") > 0)
+    )
+    means = mean_table(late, "accuracy").filter(strategy="A").row(0, named=True)
+    assert means["at 2 %"] is None
+    assert means["at 100 %"] == pytest.approx(0.82)
+
+
 def test_who_is_above_the_best_of_all_others_on_every_seed_leads_and_the_next_leads_all_but_the_first():
     data = frontier(curves(A=0.9, B=0.85, C=0.2), leaders=("A", "B"))
     over_all, over_paper, b_over_rest, b_over_paper = judge_frontier(data)
@@ -159,7 +168,8 @@ def test_the_leaders_are_drawn_in_strong_colours_and_the_rest_behind_them():
     assert {axes.get_xscale() for axes in figure.axes} == {"log"}
     (legend,) = figure.legends
     words = [text.get_text() for text in legend.get_texts()]
-    assert words == ["A", "ZT", "other 11 (ceiling)", "11 others (mine.csv)"]
+    assert words[:-1] == ["A", "ZT", "other 11 (ceiling)", "11 others (mine.csv)"]
+    assert "dotted" in words[-1]
     assert "5 other seeds" in legend.get_title().get_text()
     with_bands = {tuple(band.get_edgecolor()[0]) for axes in figure.axes for band in axes.collections}
     assert len(with_bands) == 2

@@ -106,7 +106,8 @@ def test_accuracy_at_a_budget_is_linear_between_evaluations_and_the_last_where_i
     assert table.select("strategy", "seed").rows() == [("ZT", 3), ("ZT", 1), ("EF-HC", 3), ("EF-HC", 1)]
     assert table["accuracy"].to_list() == pytest.approx([0.25, 0.225, 0.5, 0.55])
     assert at_budget(CURVES, 1e9)["accuracy"].to_list() == [0.7, 0.8, 0.5, 0.6]
-    assert at_budget(CURVES, 0.0)["accuracy"].to_list() == [0.1, 0.2, 0.1, 0.2]
+    assert at_budget(CURVES, 2.0)["accuracy"].to_list() == [0.1, None, pytest.approx(0.2), pytest.approx(0.4)]
+    assert at_budget(CURVES, 0.0)["accuracy"].to_list() == [None, None, 0.1, None]
 
 
 def test_iterations_without_an_evaluation_are_passed_over():
@@ -130,6 +131,9 @@ def test_accuracy_by_radius_takes_the_budget_of_its_own_radius():
     assert table.columns == ["budget", "strategy", "radius", "mean", "low", "high", "seed 3", "seed 1"]
     assert table["budget"].unique(maintain_order=True).to_list() == list(BUDGETS)
     assert len(table) == len(BUDGETS) * 2 * 2
+    least = of(table.filter(budget=0.02), "EF-HC")  # less than seed 1 had spent when it was first evaluated
+    assert (least["seed 3"].null_count(), least["seed 1"].null_count()) == (0, 2)
+    assert least["mean"].is_nan().all()
     tenth = of(table.filter(budget=0.1), "EF-HC")
     assert tenth["radius"].to_list() == [0.3, 0.5]
     assert tenth["seed 3"].to_list() == pytest.approx([0.1, 0.2])

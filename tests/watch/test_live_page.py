@@ -166,7 +166,7 @@ def test_one_choice_changes_the_measure_of_everything(tab: Tab, made: Path):
     other.wait_for_text(".numbers", "loss")
     other.page.set_viewport_size({"width": 390, "height": 900})
     other.page.get_by_label("Measure of the page").select_option("own_accuracy_p10")  # which has a long name
-    other.wait_for_text(".numbers", "a tenth of the devices")
+    other.wait_for_text(".numbers", "10th percentile")
     assert other.page.evaluate("document.documentElement.scrollWidth") == 390
     other.close()
     select.focus()

@@ -109,9 +109,10 @@ def data_show(
     out: Annotated[Path | None, option("FILE", "The figure. Default: runs/NAME-OF-FILE-partition.png.")] = None,
     seed: Annotated[int | None, option("N", "The seed. Default: the first seed of the experiment.", min=0)] = None,
 ) -> None:
-    """Show which device holds which labels, and what became of the columns.
+    """Show which device holds which labels and groups.
 
-    The output is a figure and tables: samples by device, and columns with missing values or categories.
+    The output is a figure and tables: samples by device, and what became of columns
+    with missing values or categories.
     """
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from efhc.base.errors import InputError
-from efhc.cli.terminal import argument, console, option, plain, print_table, require_figure
+from efhc.cli.terminal import argument, console, option, plain, print_table, require_figure, warn
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.result import Result
@@ -21,6 +21,8 @@ Measures = Annotated[
 ]
 MOST_COLUMNS = 4
 """As many columns of numbers fit into a terminal."""
+MOST_NAMED = 4
+"""Experiments that an error names at most."""
 Of = Annotated[str, option("NAME", "The strategy whose transmission time measures budgets.")]
 
 
@@ -68,6 +70,8 @@ def results_in(directories: list[Path]) -> dict[str, Result]:
     found: dict[str, Result] = {}
     for directory in directories:
         loaded = Result.load(directory)
+        if isinstance(loaded, Study) and loaded.old_failures:
+            warn(f"{directory}: {loaded.old_words}")
         for name, result in loaded.items() if isinstance(loaded, Study) else [(loaded.experiment.name, loaded)]:
             found[name if name not in found else f"{directory}: {name}"] = result
     return found
@@ -107,7 +111,7 @@ def figure(
     Lines are told apart by colour, dashes and marks, so that a print without colour can be read; the legend says what
     bands are.
     """
-    from efhc.report.figures import WIDTHS, save_figure
+    from efhc.report.figures import WIDTHS
 
     if width not in WIDTHS:
         raise InputError("--width", f"'{width}'", " or ".join(WIDTHS))
@@ -115,13 +119,12 @@ def figure(
     require_figure(file)
     results = results_in([directory])
     if len(results) > 1:
-        names = "; ".join(list(results)[:MOST_COLUMNS])
+        names = "; ".join(list(results)[:MOST_NAMED])
         how = f"in Python: efhc.Result.load({str(directory)!r})[NAME].plot(...), of {names}, .."
         raise InputError("DIR", directory, "one experiment", f"{directory} has {len(results)} experiments; {how}")
     (result,) = results.values()
     if against == "budget":
         result.frontier(file, leader or (), measure, width=width)  # type: ignore[arg-type]
     else:
-        drawn = result.plot(measure=measure, width=width, against=against)  # type: ignore[arg-type]
-        save_figure(drawn, file)
+        result.plot(file, measure=measure, width=width, against=against)  # type: ignore[arg-type]
     print(f"Figure: {plain(file)}")

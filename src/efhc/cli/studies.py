@@ -70,7 +70,13 @@ def reproduce(
         list[float] | None, option("R", "A radius for panel (iv). May be repeated. Default: as in the file.", min=0)
     ] = None,
     estimate: Annotated[bool, flag("Print the estimated time on this machine and exit.", "--estimate")] = False,
-    out: Annotated[Path, option("DIR", "Where to keep figures, tables, runs and report.html.")] = Path("runs/paper"),
+    out: Annotated[
+        Path | None,
+        option(
+            "DIR",
+            "Where to keep figures, tables, runs and report.html. Default: runs/paper-quick; with --full, runs/paper.",
+        ),
+    ] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
@@ -97,6 +103,7 @@ def reproduce(
     if quick and full:
         raise EfhcError("--quick and --full exclude each other; give one of them")
     size: Size = "full" if full else "quick"
+    out = out or Path("runs") / ("paper" if full else "paper-quick")
     if figures == ["list"]:
         if radius or estimate:
             raise EfhcError("`efhc reproduce list` takes neither --radius nor --estimate")

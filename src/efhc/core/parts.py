@@ -34,7 +34,7 @@ from efhc.core.step_limits import NoLimit, StepLimit
 from efhc.core.triggers import Bandwidths
 from efhc.core.uplink import Pacing
 
-PERSONAL = Family(Personal, ("efhc.learning.personal",), ("around",), default="shared")
+PERSONAL = Family(Personal, ("efhc.core.personal",), ("backend_for",), default="shared")
 AnyPersonal = Annotated[Personal, PERSONAL]
 
 

@@ -142,7 +142,7 @@ def score_rows(panels, panel, inputs, models, starts, row, scores):
 
 @as_written
 def read_answers(scores, ranks, panel, model, classes, kind, right, losses):
-    """Write what a model makes of the samples of a panel. Returns whether an answer cannot be read from its scores.
+    """Write a model's result on each test sample of a panel. Returns whether an answer cannot be read from its scores.
 
     With s the scores, y the label and C the number of classes, the losses are
 

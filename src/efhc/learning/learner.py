@@ -68,8 +68,8 @@ class Learner:
         metrics, own = self.backend.metrics, self.own
         sums: list[Floats] = []
         done = 0
-        mean = mean_of(*self.backend.averaged(models, local))
-        for rows, of_rows in self._calls(*self.backend.used(models, local, numbers), *mean):
+        mean = mean_of(*self.backend.models_to_average(models, local))
+        for rows, of_rows in self._calls(*self.backend.models_in_use(models, local, numbers), *mean):
             try:
                 scored = self.backend.scored(rows, of_rows)
             except ScoresNotFinite as error:
@@ -105,9 +105,9 @@ class Learner:
         Raises `InputError` if the model is not a torch module.
         """
         if device == "mean":
-            return self.backend.module_for(*mean_of(*self.backend.averaged(models, local)))
+            return self.backend.module_for(*mean_of(*self.backend.models_to_average(models, local)))
         own: Local = {name: rows[[device]] for name, rows in local.items()}
-        used, own = self.backend.used(models[[device]], own, np.array([device]))
+        used, own = self.backend.models_in_use(models[[device]], own, np.array([device]))
         return self.backend.module_for(used[0], {name: rows[0] for name, rows in own.items()})
 
 

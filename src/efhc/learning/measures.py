@@ -4,7 +4,7 @@ A metric X (accuracy, loss, or one of the user's own) has a value for each model
 
     X                      each device's model on the global test set: the mean over devices
     X_min, X_max, X_std    the extremes and the standard deviation over devices
-    X_p10 or X_p90         the value that one tenth of the devices is worse than (p90 if smaller is better)
+    X_p10 or X_p90         the 10th percentile over devices; the 90th where smaller is better
     own_X, own_X_min, ...  the same, with each device on its own distribution (`learning.own_distribution`)
     mean_model_X           the mean of all models, on the global test set
     mean_model_own_X       the same, on the devices' own distributions: the mean over devices
@@ -39,7 +39,7 @@ EVALUATION = "evaluation"
 """The column with the iteration in which an evaluation begins. Rows with the same one are one evaluation."""
 WORDS = {
     "min": "smallest of all devices", "max": "largest of all devices", "std": "standard deviation over devices",
-    "p10": "a tenth of the devices is below", "p90": "a tenth of the devices is above",
+    "p10": "10th percentile over devices", "p90": "90th percentile over devices",
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def measure_in(name: str | None, columns: Collection[str], field: str = "measure
 
 
 def measure_of(table: pl.DataFrame, name: str | None = None, field: str = "measure") -> Measure:
-    """Return the measure of that name, of which every seed in the table has values. Raises `InputError` otherwise.
+    """Return the named measure. Raises `InputError` unless every seed in the table has values of it.
 
     Default: accuracy, or the first metric that has values. A table without values has every measure.
     """

@@ -1,17 +1,18 @@
 """How good a model is on the data of one device: the test samples, weighted by the device's own distribution.
 
-Test samples fall into cells: those of one label, or of one group if devices hold whole groups (`partition.Groups`) and
+Test samples fall into cells: those of one label, or of one group if devices hold whole groups (`Partition.own_by`) and
 the data set knows the groups of its test samples. With s_t the metric of the device's model on test sample t,
 
     own_i = sum_c q_ic (1 / |T_c|) sum_{t in T_c} s_t,     sum_c q_ic = 1
 
-T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. q_ic by group:
-|T_c|, in proportion, of the device's groups c. Where test samples were set aside from each device's own samples, for
-validation, every device is a cell, and q_ic = 1 for its own. Cells without test samples are left out, and `coverage` is
-the share of the device's training samples that are in the others. A device without any has no such value (NaN).
+T_c: the test samples of cell c. q_ic by label: the share of label c among the device's training samples. By group, q_ic
+is |T_c| divided by the number of test samples of all groups of device i. Where test samples were set aside from each
+device's own samples, for validation, every device is a cell, and q_ic = 1 for its own. Cells without test samples are
+left out, and `coverage` is the share of the device's training samples that are in the others. A device without any has
+no such value (NaN).
 
 Where labels are no classes (numbers, or several per sample) and devices do not hold whole groups, all test samples are
-one cell if the partition takes no account of labels (`IID`, `Quantities`). Otherwise own distributions are not known.
+one cell if devices differ in nothing (`Partition.own_by`). Otherwise own distributions are not known.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.partition import IID, Groups, Quantities
+from efhc.learning.partition import Partition
 
 
 class OwnDistributions:
@@ -62,11 +63,12 @@ class OwnDistributions:
     @classmethod
     def of(cls, data: Dataset, parts: list[Ints], partition: Any) -> OwnDistributions:
         """Return those of the devices that hold these training samples."""
-        if isinstance(partition, Groups) and data.groups is not None and data.test_groups is not None:
+        by = getattr(partition, "own_by", Partition.own_by)
+        if by == "group" and data.groups is not None and data.test_groups is not None:
             return cls(data.groups, data.test_groups, parts, "group")
         if data.has_classes:
             return cls(data.y_train, data.y_test, parts, "label")
-        cell = 0 if isinstance(partition, IID | Quantities) else 1
+        cell = 0 if by == "nothing" else 1
         return cls(np.zeros(len(data.y_train), np.int64), np.full(len(data.y_test), cell), parts, "sample")
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,10 @@ from efhc.learning.data.dataset import Dataset
 
 class Partition(Policy, ABC):
     """A partition that a config can name."""
+
+    own_by: ClassVar[Literal["label", "group", "nothing"]] = "label"
+    """What the samples of devices differ in: their labels, whole groups, or nothing but chance. It says which test
+    samples are like a device's own (`learning.own_distribution`)."""
 
     @abstractmethod
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
@@ -50,8 +54,7 @@ def set_aside(parts: list[Ints], share: float, randomness: Randomness) -> tuple[
 def _classes_of(data: Dataset, kind: str) -> Ints:
     """Return the class of each training sample. Raises `InputError` if labels are no classes."""
     if not data.has_classes:
-        what = "numbers" if data.label_kind == "number" else "several per sample"
-        given = f"{kind}, because the labels of {data.name} are {what}"
+        given = f"{kind}, because the labels of {data.name} are {data.label_words}"
         raise InputError("kind", given, "iid, quantities, groups (of data with groups), file, or shards for numbers")
     return data.y_train
 
@@ -59,6 +62,7 @@ def _classes_of(data: Dataset, kind: str) -> Ints:
 class IID(Partition):
     """All samples shuffled and cut into equal parts (to within one sample)."""
 
+    own_by = "nothing"
     kind: Literal["iid"] = "iid"
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
@@ -138,6 +142,7 @@ class Groups(Partition):
     A group is a writer, a user, a hospital, ...
     """
 
+    own_by = "group"
     kind: Literal["groups"] = "groups"
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
@@ -196,6 +201,7 @@ class Quantities(Partition):
     rounded so that all n are given out. A small a makes the numbers more unequal.
     """
 
+    own_by = "nothing"
     kind: Literal["quantities"] = "quantities"
     concentration: float = Field(default=0.5, gt=0)
     """The parameter a of the Dirichlet distribution."""

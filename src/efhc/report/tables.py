@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -294,16 +293,33 @@ def comparison_table(
     A budget is a share of the total transmission time of the strategy `of` with the same seed. Raises `InputError` for
     measures that the runs of a setting did not record, and budgets of runs without that strategy.
     """
-    for setting in settings:
+    if not measures or not budgets:
+        raise InputError("budget" if measures else "measure", "none", "at least one, or leave it out for the default")
+    # A setting in which every run failed has columns without values.
+    with_runs = [one for one in settings if len(one.curves)] or settings
+    for setting in with_runs:
         _check(setting, measures, budgets, of)
+    labels = with_runs[0].recorded
     columns = [
-        Column(setting.title, measure, setting.recorded[measure], budget, _cells(setting, measure, budget, of))
+        Column(setting.title, measure, labels[measure], budget, _cells(setting, measure, budget, of))
         for setting in settings
         for measure in measures
         for budget in (budgets if measure not in TARGET_LABELS else [None])
     ]
     strategies = list(dict.fromkeys(name for setting in settings for name in setting.strategies))
     return ComparisonTable(columns, strategies, list(_notes(settings, columns, of)))
+
+
+def shares_in(field: str, given: Any) -> list[float]:
+    """Return one share or several as a list. Raises `InputError` unless they are numbers above 0 and at most 1."""
+    allowed = "numbers above 0, at most 1: 0.02 is 2 %"
+    try:
+        shares = [float(one) for one in np.atleast_1d(given)]
+    except (TypeError, ValueError):
+        raise InputError(field, repr(given), allowed) from None
+    if not shares or not all(0 < one <= 1 for one in shares):
+        raise InputError(field, repr(given), allowed)
+    return shares
 
 
 def _check(setting: SettingRuns, measures: Iterable[str], budgets: Iterable[float | None], of: str) -> None:
@@ -316,15 +332,17 @@ def _check(setting: SettingRuns, measures: Iterable[str], budgets: Iterable[floa
     for budget in budgets:
         if budget is None:
             continue
-        if not (isfinite(budget) and budget > 0):
-            raise InputError("budget", budget, "numbers above 0: 0.1 is 10 %")
+        shares_in("budget", budget)
         if setting.is_timed:
             raise InputError("budget", budget, "no budget: event-driven runs are compared at the end")
         if of not in setting.curves["strategy"]:
-            raise InputError("of", of, ", ".join(setting.strategies), f"{setting.title} has no run of {of}")
+            advice = f"Budgets can be shares of what another one spends (of, --of): {', '.join(setting.strategies)}."
+            raise InputError("of", of, ", ".join(setting.strategies), f"{setting.title} has no run of {of}. {advice}")
 
 
 def _cells(setting: SettingRuns, measure: str, budget: float | None, of: str) -> dict[str, Cell]:
+    if not len(setting.curves):
+        return {name: Cell(None, None, None, 0) for name in setting.strategies}
     values = setting.values(measure, budget, of)
     per_seed = {
         name: dict(values.filter(strategy=name).drop_nulls("value").select("seed", "value").iter_rows())

@@ -9,7 +9,15 @@ from efhc.base.arrays import Floats
 from efhc.base.errors import InputError, within
 from efhc.base.own_code import quoting
 from efhc.core.local_steps import SGD
-from efhc.learning.backends.personal import PersonalBackend, Problem
+from efhc.core.personal import Ditto, FineTuned, SharedParameters
+from efhc.learning.backends.personal import (
+    DittoBackend,
+    FineTunedBackend,
+    PersonalBackend,
+    SharedBackend,
+    WholeModels,
+    shared_columns,
+)
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -31,11 +39,9 @@ def personalized(scenario: Scenario, strategy: Any, name: str) -> Scenario:
         return scenario
     parts = form_of(strategy, name).parts
     local = SGD() if parts is None else parts.local
-    problem = Problem(scenario.learner, local, scenario.step_size, scenario.initial_models, scenario.initial_model)
+    base = WholeModels(scenario.learner, local, scenario.step_size, scenario.initial_models, scenario.initial_model)
     with within(f"strategies.{name}.personal"), quoting(personal, "kind"):
-        backend = personal.around(problem)
-        if not isinstance(backend, PersonalBackend):
-            raise InputError("kind", f"a {type(backend).__name__} from around", "a PersonalBackend")
+        backend = _backend_for(personal, base)
 
     def initial_models() -> Floats:
         return backend.shared(scenario.initial_models())
@@ -49,3 +55,17 @@ def personalized(scenario: Scenario, strategy: Any, name: str) -> Scenario:
         initial_models=initial_models,
         initial_model=initial_model,
     )
+
+
+def _backend_for(personal: Any, base: WholeModels) -> PersonalBackend:
+    match personal:
+        case SharedParameters(share=share, keep=keep):
+            return SharedBackend(base, shared_columns(base.learner.backend.layout(), share, keep))
+        case Ditto(proximal=proximal):
+            return DittoBackend(base, proximal)
+        case FineTuned(steps=steps, step_size=step_size):
+            return FineTunedBackend(base, steps, step_size)
+    backend = personal.backend_for(base)
+    if not isinstance(backend, PersonalBackend):
+        raise InputError("kind", f"a {type(backend).__name__} from backend_for", "a PersonalBackend")
+    return backend

@@ -13,10 +13,10 @@ from polars.testing import assert_frame_equal
 from simulated import simulator_of, tiny
 
 import efhc
+from efhc.core.personal import Ditto
 from efhc.drivers.event_driven.checkpoints import to_json
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
-from efhc.learning.personal import Ditto
 from efhc.scenarios.personal import personalized
 
 FAULTS: dict[str, Any] = {

@@ -8,6 +8,7 @@ from threading import Event
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from pydantic import ValidationError
 
 import efhc
 from efhc.base.errors import InputError
@@ -31,8 +32,9 @@ def end_by_hand(values: list[float]) -> int:
     """The number of evaluations up to the end, by the rule in plain words."""
     best, waited = values[0], 0
     for number, value in enumerate(values[1:], 2):
-        waited = 0 if value - best > STOPPING["least_gain"] else waited + 1
-        best = max(best, value)
+        waited += 1
+        if value > best + STOPPING["least_gain"]:
+            best, waited = value, 0
         if waited == STOPPING["patience"]:
             return number
     return len(values)
@@ -101,6 +103,16 @@ def test_models_of_the_end_are_kept():
     assert (snapshots[last] == result.models["ZT", 1]).all()
     assert result.metrics["iteration"].to_list() == list(range(last))
     assert result.metrics.select(pl.col("accuracy").last()).item() is not None
+
+
+def test_runs_that_end_early_are_named_and_have_no_budgets():
+    result = efhc.simulate(**FIELDS, early_stopping=STOPPING)
+    assert f"ZT: 1 of 1 runs ended after {len(result.metrics)} of 400 iterations" in str(result.words())
+    for budgets in (result.at_budget, result.frontier):
+        with pytest.raises(InputError, match="early_stopping"):
+            budgets()
+    with pytest.raises(ValidationError, match="evaluate_at"):
+        efhc.Experiment(early_stopping=STOPPING, evaluate_at="budgets")
 
 
 def test_a_measure_that_there_is_not_is_refused_before_the_run():

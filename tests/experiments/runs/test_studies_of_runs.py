@@ -69,6 +69,8 @@ def test_results_are_found_by_their_settings_and_tables_say_which_each_row_has(t
     rows = study.metrics.filter(pl.col("network") == "ring", pl.col("step_size.initial") == 0.1)
     assert rows.drop("result", "network", "step_size.initial").equals(result.metrics)
     assert len(study.devices) == 4 * 2 * 4
+    assert study.devices["label_samples"].list.sum().equals(study.devices["samples"].alias("label_samples"))
+    assert study.devices["label_samples"].list.len().to_list() == study.devices["labels"].list.len().to_list()
     assert {column.setting for column in study.table().columns} == {name.removeprefix("s, ") for name in study}
     for wrong, part in (({"network": "star"}, "ring"), ({"radius": 0.3}, "network"), ({"network": "ring"}, "0.05")):
         with pytest.raises(efhc.InputError) as caught:
@@ -87,7 +89,9 @@ def test_reproductions_load_with_a_result_per_setting(tmp_path: Path) -> None:
     assert sorted(study.settings["network"]) == ["geometric", "ring"]
     ring = study.where({"network": "ring"})
     expected = pl.read_csv(out / "figures" / "f.csv").filter(setting="b", strategy="EF-HC")["at 100 %"].item()
-    cell = study.table(budget=1.0).frame.filter(setting="network=ring", strategy="EF-HC")
+    assert list(study) == ["s, A", "s, B"]
+    assert study.where({"setting": "b"}) is ring
+    cell = study.table(budget=1.0).frame.filter(setting="B", strategy="EF-HC")
     assert cell["mean"].item() == pytest.approx(expected)
     assert ring.at_budget(1.0).filter(strategy="EF-HC")["accuracy"].mean() == pytest.approx(expected)
 
@@ -157,6 +161,51 @@ def test_runs_that_failed_are_in_the_study(tmp_path: Path) -> None:
     (group, *_) = Watcher.of(tmp_path / "out", may_be_empty=True).tree["groups"]
     shown = {(run["strategy"], run["state"]) for run in group["runs"]}
     assert shown == {("A", "done"), ("Bad", "failed")}
+
+
+def test_failed_runs_that_the_latest_command_did_not_ask_for_are_left_out(tmp_path: Path) -> None:
+    good, bad = ("weight_decay=0.0", "weight_decay=1e300")
+    for decay in (bad, good):
+        local = f'Own = {{kind="composed",local={{kind="sgd",{decay}}},trigger="always"}}\n'
+        sweep(tmp_path, f'[strategies]\nA = "zt"\n{local}[sweep]\nnetwork = ["ring", "complete"]\n')
+    study = load(tmp_path / "out")
+    assert study.old_failures == 4
+    assert states(study) == 8 * ["done"]
+    assert study.table().strategies == ["A", "Own"]
+    assert study.settings["network"].to_list() == ["ring", "complete"]
+
+
+def test_where_every_run_of_a_setting_failed_the_table_says_so(tmp_path: Path) -> None:
+    made = {"devices": 3, "iterations": 3, "seeds": [0], "network": "ring"}
+    with pytest.raises(efhc.EfhcError):
+        efhc.simulate(**made, strategies={"Bad": BAD}, store=tmp_path / "store", out=tmp_path / "one")
+    good = made | {"network": "complete", "strategies": {"A": "zt"}}
+    efhc.simulate(**good, store=tmp_path / "store", out=tmp_path / "two")
+    table = load(tmp_path / "store").table("accuracy")
+    assert any("without a result" in note for note in table.notes)
+
+
+def test_settings_that_only_some_results_have_find_one_too(tmp_path: Path) -> None:
+    figure = '[figure]\nkind = "frontier"\ntitle = "F"\nleaders = ["EF-HC"]\n[figure.settings.a]\ntitle = "A"\n'
+    figure += 'changes.partition = { kind = "labels", labels_per_device = 2 }\n'
+    figure += '[figure.settings.b]\ntitle = "B"\nchanges.partition = { kind = "dirichlet", concentration = 0.5 }\n'
+    (tmp_path / "f.toml").write_text(SWEEP + '[strategies]\nZT = "zt"\nEF-HC = "ef-hc"\n' + figure)
+    found = runs_of_figures([load_figure(str(tmp_path / "f.toml"))])
+    reproduce(found, "quick", tmp_path, RunStore(tmp_path / "runs"), LocalEngine(1), lambda run, share: None)
+    study = load(tmp_path)
+    for of_a in ({"labels_per_device": 2}, {"partition.labels_per_device": 2}, {"partition": "labels"}):
+        assert study.where(of_a) is study["s, A"]
+    assert study.table().strategies == ["ZT", "EF-HC"]  # as in the file
+    with pytest.raises(efhc.InputError, match="no setting lables_per_device"):
+        study.where({"lables_per_device": 2})
+    with pytest.raises(efhc.InputError, match="mapping"):
+        study.where(5)
+    one = study["s, A"]
+    wrong: list[Any] = [lambda: one.table([]), lambda: one.table(["accuracy"], budget=[]), lambda: one.table(5)]  # type: ignore[arg-type]
+    wrong += [lambda: one.at_budget("2%"), lambda: one.at_budget(2), lambda: study.timeline]  # type: ignore[arg-type]
+    for call in wrong:
+        with pytest.raises(efhc.InputError):
+            call()
 
 
 @pytest.mark.filterwarnings("ignore:.*diverged")

@@ -8,9 +8,12 @@ from efhc.base.policy import Policy
 
 
 class EarlyStopping(Policy):
-    """A run ends after `patience` evaluations without an improvement of more than `least_gain`."""
+    """A run ends after `patience` evaluations in a row that do not exceed the best by more than `least_gain`.
 
-    measure: str | None = None
+    The best is the last one that did. Runs then have different lengths, and no shares of ZT's total time.
+    """
+
+    measure: str | None = Field(default=None, min_length=1)
     """The measure that has to improve, such as "own_accuracy" or "loss". Default: accuracy, or the first metric of an
     objective without it."""
     patience: int = Field(default=10, ge=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
@@ -15,12 +16,15 @@ from efhc.base.policy import Policy, family_of, is_registered
 from efhc.base.registry import Family, NotKept, NotRun
 from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
+from efhc.drivers.event_driven.record import TIMELINE
+from efhc.drivers.record import METRICS, SUMS
 from efhc.drivers.settings import AnyDriver, EventDriven, LockstepDriver
 from efhc.experiments.config.early_stopping import EarlyStopping
 from efhc.experiments.trackers.tracker import AnyTracker
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice
 from efhc.learning.models import SVM, AnyModel
+from efhc.learning.models.modules import ModuleModel
 from efhc.learning.partition import AnyPartition, LabelsPerDevice
 from efhc.network import AnyBandwidths, AnyNetwork
 from efhc.network.bandwidths import UniformBandwidth
@@ -40,6 +44,15 @@ PAPER_STRATEGIES: dict[str, Strategy] = {
     "RG": RandomizedGossip.model_construct(),
 }
 SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
+COLUMNS_OF_REPORTS = (
+    "strategy", "seed", "seeds", "run", "runs", "failed", "setting", "share", "spends", "spent", "budget", "radius",
+    "mean", "worst", "low", "high", "value", "at", "without", "counted", "firing_share", "reached", "devices_present",
+    "seconds_to_target", "bytes_to_target", "seconds_without_target", "bytes_without_target",
+    "per_seed", "column", "mean_absolute_error",
+)  # fmt: skip
+"""Columns that tables of results have beside those of `METRICS` and `TIMELINE`."""
+NOT_IN_METRICS = re.compile(r"^(own|mean_model|worst_seed)_|_(min|max|std|p10|p90)$")
+"""What names of measures have beside those of metrics."""
 AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
 
 
@@ -59,8 +72,8 @@ class Experiment(Policy):
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 16
     """Number of samples per device and iteration, or "full" for all samples of the device."""
     evaluate_every: int = Field(default=50, ge=1)
-    """Number of iterations in which models are evaluated once. They are also evaluated after the first iteration and
-    after the last."""
+    """Length, in iterations, of each window in which models are evaluated once. They are also evaluated after the first
+    iteration and after the last."""
     evaluate_at: Literal["drawn", "multiples", "budgets"] = "drawn"
     """When models are evaluated: after an iteration in each window of `evaluate_every` that is drawn by the seed
     ("drawn"), also whenever one of the `budgets` is spent ("budgets"), or after each multiple of `evaluate_every`
@@ -142,6 +155,14 @@ class Experiment(Policy):
         return self
 
     @model_validator(mode="after")
+    def _metrics_are_no_other_columns(self) -> Self:
+        taken = {*METRICS, *SUMS, *TIMELINE, *COLUMNS_OF_REPORTS}
+        for name in (self.model.metrics if isinstance(self.model, ModuleModel) else None) or {}:
+            if name in taken or NOT_IN_METRICS.search(name):
+                raise Unusable("model.metrics", name, "a name that no column has, as accuracy or own_x is")
+        return self
+
+    @model_validator(mode="after")
     def _settings_go_with_the_driver(self) -> Self:
         if isinstance(self.driver, EventDriven) and self.keep_models_every is not None:
             given = f"{self.keep_models_every} with driver.kind = '{self.driver.kind}'"
@@ -149,6 +170,9 @@ class Experiment(Policy):
         if isinstance(self.driver, EventDriven) and self.evaluate_at == "budgets":
             given = f"'budgets' with driver.kind = '{self.driver.kind}', which has no transmission time"
             raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or driver.kind = 'lockstep'")
+        if self.early_stopping is not None and self.evaluate_at == "budgets":
+            given = "'budgets' with early_stopping, which may end ZT before it has spent its total"
+            raise Unusable("evaluate_at", given, "'drawn' or 'multiples'; or remove early_stopping")
         for name, strategy in self.strategies.items():
             parts = dict(strategy).values() if isinstance(strategy, Policy) else ()
             if any(isinstance(one, NotRun | NotKept) for one in (strategy, *parts)):

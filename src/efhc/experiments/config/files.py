@@ -86,9 +86,9 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
         if (removed := removed_setting(fields)) is not None:
-            if removed.endswith(OLD_TARGET):
-                problem = "only efhc 0.2 had this setting. Use driver.target, a value of `measure`."
-                raise InputError(removed, "a setting of efhc 0.2", "driver.target", problem) from None
+            if (new := RENAMED.get(removed)) is not None:
+                problem = f"only efhc 0.2 had this setting. Use {new}."
+                raise InputError(removed, "a setting of efhc 0.2", new, problem) from None
             problem = "only efhc 0.2 had this setting. Remove it, and start anew what 0.2 began."
             raise InputError(removed, "a setting of efhc 0.2", "no such key", problem) from None
         raise as_input_error(error, Experiment, fields) from None
@@ -273,30 +273,32 @@ NAME = "name"
 REMOVED = "per"
 """A setting that efhc 0.2 had, in the tables of `HAD_REMOVED`."""
 HAD_REMOVED = ("estimates", "entrywise", "one-way", "choco", "sparq")
-OLD_TARGET = "target_accuracy"
-"""What efhc 0.2 called `target` of the event-driven driver."""
+RENAMED = {"driver.target_accuracy": "driver.target"}
+"""Settings that efhc 0.2 had, and what they are called now, in the same table."""
 
 
 def _has_removed(table: Mapping[str, Any]) -> bool:
     return table.get("kind") in HAD_REMOVED and REMOVED in table
 
 
-def _without_removed(table: Mapping[str, Any]) -> dict[str, Any]:
+def _without_removed(table: Mapping[str, Any], name: str = "") -> dict[str, Any]:
     """Return a table as this version can read it, if efhc 0.2 wrote it."""
     if _has_removed(table) and table["kind"] == "one-way":  # it made other messages, and took any rate
         return {"kind": NOT_KEPT, "description": "one-way of efhc 0.2"}
     left = {key: value for key, value in table.items() if not (key == REMOVED and _has_removed(table))}
-    if OLD_TARGET in left and left.get("kind") == "event-driven":
-        left["target"] = left.pop(OLD_TARGET)
-    return {key: _without_removed(value) if isinstance(value, Mapping) else value for key, value in left.items()}
+    left = {RENAMED.get(name + key, name + key).removeprefix(name): value for key, value in left.items()}
+    return {
+        key: _without_removed(value, f"{name}{key}.") if isinstance(value, Mapping) else value
+        for key, value in left.items()
+    }
 
 
 def removed_setting(table: Mapping[str, Any], name: str = "") -> str | None:
     """Return the dotted key of a setting that efhc 0.2 had and this version has not. None if there is none."""
     if _has_removed(table):
         return f"{name}{REMOVED}"
-    if OLD_TARGET in table and name == "driver.":
-        return f"{name}{OLD_TARGET}"
+    if renamed := next((name + key for key in table if name + key in RENAMED), None):
+        return renamed
     inner = (removed_setting(value, f"{name}{key}.") for key, value in table.items() if isinstance(value, Mapping))
     return next(filter(None, inner), None)
 

@@ -20,7 +20,7 @@ from efhc.base.saving import SaveError
 from efhc.core.triggers import NormTrigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_tables
-from efhc.experiments.runs.draw import NODES_KNOW, OTHERWISE, check_weights, draw_parts, draw_scenario, load_data
+from efhc.experiments.runs.draw import check_weights, draw_parts, draw_scenario, load_data
 from efhc.learning.data import Dataset
 from efhc.learning.data.dataset import LabelKind
 from efhc.learning.data.images import images_by_class
@@ -260,7 +260,7 @@ def own_scenario(experiment: Experiment, seed: int, device: int, data: Path | No
     scenario = draw_scenario(
         experiment, own, seed, parts=[own_samples] * experiment.devices, devices_apart=apart, is_of_one_device=True
     )
-    check_weights(scenario.network, NODES_KNOW, OTHERWISE)
+    check_weights(scenario.network, "nodes")
     return scenario
 
 

@@ -19,7 +19,7 @@ from efhc.base.saving import write_safely
 from efhc.core.graph import Graph
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import config_file, flat_settings, load_experiment, parse_override, with_settings
-from efhc.experiments.runs.draw import NODES_KNOW, OTHERWISE, check_weights, draw_network
+from efhc.experiments.runs.draw import check_weights, draw_network
 from efhc.network.topologies import GraphsOverTime
 from efhc.runtime.node_settings import Address, NodeSettings
 from efhc.runtime.security import authority_files, device_files
@@ -189,7 +189,7 @@ def tls_table(certificates: Path, device: int) -> dict[str, str]:
 
 def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> list[set[int]]:
     """Return, for each device, all others that G(0), ..., G(iterations - 1) ever link it to."""
-    check_weights(network, NODES_KNOW, OTHERWISE)
+    check_weights(network, "nodes")
     codes: set[int] = set()
     previous = None
     for k in range(iterations):

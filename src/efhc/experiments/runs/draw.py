@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -46,27 +46,26 @@ def load_data(experiment: Experiment) -> Dataset:
 
 def draw_parts(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
     """Return the numbers of each device's training samples. Raises `InputError` if the partition cannot be used."""
-    parts = _split(experiment, data, seed)
-    return parts if experiment.validation is None else set_aside(parts, experiment.validation, Randomness(seed))[0]
+    return _split(experiment, data, seed)[0]
 
 
-def validated(experiment: Experiment, data: Dataset, seed: int) -> tuple[Dataset, Ints]:
-    """Return the data set tested on what is set aside for validation, device by device, and the number of each.
-
-    Of more than `test_samples`, each device has its share.
-    """
-    assert experiment.validation is not None
-    _, aside = set_aside(_split(experiment, data, seed), experiment.validation, Randomness(seed))
-    if experiment.test_samples is not None:
-        share = min(1.0, experiment.test_samples / sum(map(len, aside)))
-        aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
-    return data.tested_on_training(np.concatenate(aside)), np.array([len(samples) for samples in aside])
-
-
-def _split(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
+def _split(experiment: Experiment, data: Dataset, seed: int) -> tuple[list[Ints], list[Ints]]:
+    """Return the training samples of each device, and what it sets aside for validation: nothing without that."""
     with within("partition"), quoting(experiment.partition, "kind"):
         parts = experiment.partition.split(data.read_only(), experiment.devices, Randomness(seed))
-        return _checked_parts(parts, experiment.devices, len(data.y_train))
+        parts = _checked_parts(parts, experiment.devices, len(data.y_train))
+    return (parts, []) if experiment.validation is None else set_aside(parts, experiment.validation, Randomness(seed))
+
+
+def _with_validation(data: Dataset, aside: list[Ints], most: int | None) -> tuple[Dataset, Ints]:
+    """Return the data set tested on what devices have set aside, device by device, and the number of each.
+
+    Of more than `most` samples, each device has its share.
+    """
+    if most is not None:
+        share = min(1.0, most / sum(map(len, aside)))
+        aside = [samples[: max(1, round(share * len(samples)))] for samples in aside]
+    return data.with_test_samples(np.concatenate(aside)), np.array([len(samples) for samples in aside])
 
 
 def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
@@ -77,22 +76,17 @@ def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
     with quoting(experiment.network, "network"):
         network.graph(0)
     if isinstance(experiment.driver, EventDriven):
-        check_weights(network, "the driver is 'event-driven'", "driver.kind = 'lockstep'")
+        check_weights(network, "event-driven")
     return network
 
 
-NODES_KNOW, OTHERWISE = (
-    "nodes know of their neighbours' links only how many there are",
-    "another network; or `efhc run`",
-)
-
-
-def check_weights(network: GraphsOverTime, what: str, allowed: str) -> None:
-    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only.
-
-    `what` is what knows no other weights, and `allowed` what to choose instead.
-    """
+def check_weights(network: GraphsOverTime, runs_on: Literal["event-driven", "nodes"]) -> None:
+    """Raise `InputError` if links have weights of their own. Off lockstep, devices know those of Metropolis only."""
     if network.graph(0).own_weights is not None:
+        what, allowed = "the driver is 'event-driven'", "driver.kind = 'lockstep'"
+        if runs_on == "nodes":
+            what = "nodes know of their neighbours' links only how many there are"
+            allowed = "another network; or `efhc run`"
         raise InputError("network", f"links with other weights than Metropolis', while {what}", allowed)
 
 
@@ -120,9 +114,9 @@ def draw_scenario(
         bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
     tested = None
     if parts is None:
-        parts = draw_parts(experiment, data, seed)
-        if experiment.validation is not None:
-            data, tested = validated(experiment, data, seed)
+        parts, aside = _split(experiment, data, seed)
+        if aside:
+            data, tested = _with_validation(data, aside, experiment.test_samples)
     for name, schedule in (("step_size", experiment.step_size), ("threshold_decay", experiment.threshold_decay)):
         if schedule is not None and not is_built_in(schedule):
             with quoting(schedule, name):

@@ -49,7 +49,8 @@ class Patience:
         if value is None or row.get(EVALUATION, iteration) != iteration:
             return
         value *= self._measure.sign
-        self._without_gain = 0 if value - self._best > self._settings.least_gain else self._without_gain + 1
-        self._best = max(self._best, value)
+        self._without_gain += 1
+        if value - self._best > self._settings.least_gain:
+            self._best, self._without_gain = value, 0
         if self._without_gain >= self._settings.patience:
             self.over_after = iteration

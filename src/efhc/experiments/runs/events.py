@@ -16,14 +16,13 @@ from math import isfinite
 from threading import RLock
 from typing import Annotated, Literal
 
-import polars as pl
 from pydantic import Field
 
 from efhc.base.arrays import Ints
 from efhc.experiments.runs.provenance import own_mark
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import driver_of
-from efhc.learning.measures import EVALUATION, evaluated, measures_of, metrics_in
+from efhc.learning.measures import EVALUATION, measures_of, metrics_in
 from efhc.scenarios.personal import parameter_counts
 from efhc.scenarios.scenario import Scenario
 
@@ -311,17 +310,22 @@ class Evaluations:
     """The evaluations in a stream of rows: of one that consists of several rows, a row with the means of measures."""
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
-        """The rows of the last evaluation."""
+        self._which: float | None = None
+        self._sums: dict[str, tuple[float, int]] = {}
+        """The sum of each measure over the rows of the last evaluation, and their number."""
 
     def add(self, row: Row) -> tuple[Row, bool]:
         """Return the last evaluation, given a further row, and whether that row begins it."""
         which = row.get(EVALUATION)
-        if which is None or not self._rows or which != self._rows[0].get(EVALUATION) or not measured(row):
-            self._rows = [row]
-            return row, True
-        self._rows = [*self._rows, row]
-        return evaluated(pl.DataFrame(self._rows, infer_schema_length=None, strict=False)).row(0, named=True), False
+        known = {} if which is None else measured(row)
+        begins = not known or which != self._which
+        if begins:
+            self._which, self._sums = which, {}
+        for name, value in known.items():
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + value, count + 1
+        means = {} if begins else {name: total / count for name, (total, count) in self._sums.items()}
+        return {**row, **means}, begins
 
 
 def evaluated_after(row: Row, run: Begin | None) -> int:

@@ -122,16 +122,18 @@ class Overview:
         from efhc.experiments.runs.events import Evaluations, measured
         from efhc.learning.measures import measure_in
 
-        evaluations = Evaluations()
+        evaluations, wanted = Evaluations(), run.whole.measure
+        measure: Measure | None = None
 
         def read(event: RunEvent) -> None:
+            nonlocal measure
             if (row := getattr(event, "row", None)) is None:
                 return
             row, _ = evaluations.add(row)
-            known, wanted = measured(row), run.whole.measure
-            if known:
+            if measure is None and (known := measured(row)):
                 measure = measure_in(wanted if wanted in known else None, known)
-                self._evaluate(run, score_words(measure, known[measure.name]))
+            if measure is not None and (value := row.get(measure.name)) is not None:
+                self._evaluate(run, score_words(measure, value))
 
         read.rows_only = True  # type: ignore[attr-defined]
         return read

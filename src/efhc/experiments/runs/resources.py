@@ -14,6 +14,7 @@ import numpy as np
 from efhc.base.errors import EfhcError, InputError, within
 from efhc.base.own_code import quoting
 from efhc.core.memory import total_bytes
+from efhc.core.personal import Personal
 from efhc.core.randomness import Randomness
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.tables import LOCKSTEP, tables_of
@@ -120,7 +121,8 @@ def _personal_copies(strategy: Any) -> int:
     if personal is None:
         return 0
     parts = form_of(strategy).parts
-    return int(getattr(personal, "copies", 4)) + (2 * len(parts.local.memory) if parts else 0)
+    copies = personal.copies if isinstance(personal, Personal) else Personal.copies
+    return copies + (2 * len(parts.local.memory) if parts else 0)
 
 
 def usable_cores() -> int:

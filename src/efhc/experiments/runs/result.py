@@ -147,6 +147,14 @@ class Result:
         return self._table("timeline")
 
     @cached_property
+    def evaluations(self) -> pl.DataFrame:
+        """The rows of `metrics` or `timeline` with measures, one per strategy, seed and evaluation.
+
+        An evaluation that consists of several rows has the means of their measures, and all else from the last of them.
+        """
+        return evaluated(self.timeline if tables_of(self.experiment) is EVENT_DRIVEN else self.metrics)
+
+    @cached_property
     def exchanges(self) -> pl.DataFrame:
         """Of event-driven runs: when, between whom, with which weight and outcome, a row per exchange."""
         return self._table("exchanges")
@@ -238,7 +246,7 @@ class Result:
             has_all_before.sum().alias("counted"),
             (pl.col("iteration").last() + 1).alias("iterations"),
         )
-        last = evaluated(self.metrics).group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
+        last = self.evaluations.group_by(RUN).agg(pl.col(chosen.name, *beside).drop_nulls().last())
         ends = ends.join(last, on=RUN, how="left", maintain_order="left")
         is_counted = (pl.col("counted") > 1) | (pl.col("iterations") == 1)  # the first iteration is always evaluated
         so_far = [pl.len().cast(pl.Int64).alias("seeds"), pl.col("iterations").mean()]
@@ -283,14 +291,13 @@ class Result:
         has not finished.
         """
         from efhc.report.claims.leads import at_shares, unresolved
+        from efhc.report.tables import shares_in
 
         curves = self._evaluated_whole_runs
         if of not in self.experiment.strategies:
             known = ", ".join(self.experiment.strategies)
             raise InputError("of", of, known, f"this result has no {of} to compare with. Use {known}.")
-        shares = [float(one) for one in np.atleast_1d(share)]
-        if not all(0 < one < np.inf for one in shares):
-            raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
+        shares = shares_in("share", share)
         chosen = self._chosen(measure).name
         found = at_shares(curves, chosen, shares, of)
         if problem := unresolved(curves, chosen, shares, of):
@@ -323,7 +330,7 @@ class Result:
         of: str = "ZT",
     ) -> ComparisonTable:
         """Return the `table` of several results, which are named: a group of columns for each."""
-        from efhc.report.tables import comparison_table
+        from efhc.report.tables import comparison_table, shares_in
         from efhc.report.timelines import TO_TARGET
 
         parts = [name.partition(", ") for name in results]
@@ -334,8 +341,12 @@ class Result:
             first = next(iter(results.values()))
             chosen = [first._chosen().name, *(TO_TARGET if first.target is not None else ())]
         else:
-            chosen = [measure] if isinstance(measure, str) else list(measure)
-        budgets = [None] if budget is None else [float(one) for one in np.atleast_1d(budget)]
+            chosen = (
+                [measure] if isinstance(measure, str) else list(measure) if isinstance(measure, Iterable) else [measure]
+            )
+            if not all(isinstance(one, str) for one in chosen):
+                raise InputError("measure", repr(measure), "the name of a measure, or a list of names")
+        budgets: Sequence[float | None] = [None] if budget is None else shares_in("budget", budget)
         return comparison_table(settings, chosen, budgets, of)
 
     def setting_runs(self, title: str) -> SettingRuns:
@@ -353,8 +364,9 @@ class Result:
         if is_timed:
             gone = {(name, seed) for name, seeds in nobody_left(curve).items() for seed in seeds}
             lost |= dict.fromkeys(sorted(gone - set(lost)), "no device is there at the end")
-        pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=["strategy", "seed"], orient="row")
-        whole = curve.join(pairs.cast({"seed": curve.schema["seed"]}), on=RUN, how="semi", maintain_order="left")
+        schema = pl.Schema({"strategy": pl.String(), "seed": curve.schema["seed"]})
+        pairs = pl.DataFrame([*self.states.keys() - lost.keys()], schema=schema, orient="row")
+        whole = curve.join(pairs, on=RUN, how="semi", maintain_order="left")
         curves = evaluated(whole)
         return SettingRuns(
             title,
@@ -421,9 +433,12 @@ class Result:
         if tables_of(self.experiment) is EVENT_DRIVEN:
             advice = "for an event-driven result use result.summary() or result.timeline"
             raise EfhcError(f"at_budget and frontier need runs in lockstep; {advice}")
+        if self.experiment.early_stopping is not None:
+            problem = "runs with early_stopping have no budgets, because ZT may have ended before it spent its total"
+            raise InputError("early_stopping", "at_budget and frontier", "runs without it", f"{problem}.")
         done = [{"strategy": name, "seed": seed} for (name, seed), state in self.states.items() if state == "done"]
         pairs = pl.DataFrame(done, schema={"strategy": pl.String, "seed": self.metrics.schema["seed"]})
-        return evaluated(self.metrics).join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
+        return self.evaluations.join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
 
     def words(self, measure: str | None = None) -> SummaryWords:
         """Return the summary in words, as the command line prints it and a notebook shows it.
@@ -438,7 +453,22 @@ class Result:
         tables = summary_tables(summary, chosen, experiment.name, seeds, experiment.devices, target, so_far=so_far)
         is_timed = tables_of(experiment) is EVENT_DRIVEN
         notes = list(nobody_left_lines(self.timeline)) if is_timed else []
-        return SummaryWords(tables, [*notes, *self._personal_lines()])
+        return SummaryWords(tables, [*notes, *self._early_lines(), *self._personal_lines()])
+
+    def _early_lines(self) -> Iterator[str]:
+        """Yield a line for each strategy with runs that ended early."""
+        if self.experiment.early_stopping is None or not self.is_finished:
+            return
+        timed = tables_of(self.experiment) is EVENT_DRIVEN
+        ends = self._curve.group_by(RUN, maintain_order=True).agg(pl.col("seconds" if timed else "iteration").max())
+        for (strategy,), of_strategy in ends.group_by("strategy", maintain_order=True):
+            if timed:
+                lengths = [f"{seconds:g} s" for seconds in of_strategy["seconds"]]
+            else:
+                lengths = [f"{k + 1:,}" for k in of_strategy["iteration"] if k + 1 < self.experiment.iterations]
+            if lengths:
+                unit = "" if timed else f" of {self.experiment.iterations:,} iterations"
+                yield f"{strategy}: {len(lengths)} of {len(of_strategy)} runs ended after {', '.join(lengths)}{unit}"
 
     def _personal_lines(self) -> Iterator[str]:
         """Yield a line for each strategy in which devices keep parameters to themselves."""

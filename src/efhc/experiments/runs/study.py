@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import polars as pl
 from pydantic import BaseModel, Field, TypeAdapter
 
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import EfhcError, InputError, did_you_mean
 from efhc.base.inputs import open_regular
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import build_experiment, flat_settings
@@ -39,8 +39,17 @@ INDEX = "index.json"
 """The list of the runs of a study, beside their folders."""
 KEY = re.compile(r"[0-9a-f]{24}")
 """The name of a run's folder."""
+SETTING = "setting"
+"""The column of `Study.settings` with the names of the settings in a figure's file."""
 NOT_OF_GROUP = ("strategies", "seeds", "name")
 """Settings in which the runs of a group may differ."""
+
+
+class SettingName(NamedTuple):
+    """A setting of a figure."""
+
+    name: str
+    title: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,8 @@ class NamedRun:
     """The folder with its config.toml and meta.json."""
     experiment: str | None = field(default=None, kw_only=True)
     """The name of the experiment that it was made for, if it is kept by its key and that is known."""
+    setting: SettingName | None = field(default=None, kw_only=True)
+    """The setting of a figure that it was made for, if that is known."""
 
 
 R = TypeVar("R", bound=NamedRun)
@@ -115,15 +126,21 @@ class _Listed(BaseModel, strict=True):
     experiment: str
     config: dict[str, Any]
     strategy: str
+    setting: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    """Name and title."""
 
 
 _LISTED = TypeAdapter(list[_Listed])
 
 
-def list_runs(runs: Iterable[Run], store: Path) -> None:
-    """Write which runs a study in a store consists of, before they are made. Those made in Python are left out."""
+def list_runs(runs: Iterable[Run], store: Path, settings: Mapping[str, SettingName] | None = None) -> None:
+    """Write which runs a study in a store consists of, before they are made. Those made in Python are left out.
+
+    `settings` are the settings of a figure that runs are made for, by their keys.
+    """
     listed = [
         {"key": run.key, "experiment": run.whole.name, "strategy": run.strategy, "config": run.tables}
+        | ({"setting": settings[run.key]} if settings and run.key in settings else {})
         for run in {run.key: run for run in runs}.values()
         if run.tables
     ]
@@ -144,7 +161,9 @@ def listed_runs(listed: Iterable[Mapping[str, Any]], store: Path) -> list[NamedR
     for one in listed:
         config, experiment = one["config"], one["experiment"]
         there, seed = next(iter(config["strategies"])), config["seeds"][0]
-        runs.append(NamedRun(one["strategy"], seed, there, config, store / one["key"], experiment=experiment))
+        setting = one["setting"] and SettingName(*one["setting"])
+        run = NamedRun(one["strategy"], seed, there, config, store / one["key"], experiment=experiment, setting=setting)
+        runs.append(run)
     return runs
 
 
@@ -240,17 +259,29 @@ def label_runs(runs: Sequence[R]) -> list[R]:
 
 
 def name_groups(groups: Sequence[Sequence[NamedRun]], place: str) -> list[str]:
-    """Return a name for each group: its experiment and the settings in which it differs from others of that name."""
+    """Return a name for each group: its experiment, and the title of its setting in a figure's file.
+
+    Without such a title, it is the settings in which the group differs from others of the same experiment.
+    """
     titles = [next((run.experiment for run in runs if run.experiment), place) for runs in groups]
     settings = [settings_of(runs[0].config) for runs in groups]
     words = _differences(titles, settings)
-    names = [", ".join([title, *own]) for title, own in zip(titles, words, strict=True)]
+    named = [next((run.setting.title for run in runs if run.setting), None) for runs in groups]
+    names = [
+        ", ".join([title, *(own if of_file is None else [of_file])])
+        for title, own, of_file in zip(titles, words, named, strict=True)
+    ]
     return _unique(names, range(len(names)))
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in which groups may differ, with flat keys."""
     return {key: value for key, value in flat_settings(config) if key.partition(".")[0] not in NOT_OF_GROUP}
+
+
+def _setting_of(runs: Iterable[NamedRun]) -> dict[str, str]:
+    """Return the name of the setting of a figure that runs were made for, as a setting named "setting"."""
+    return next(({SETTING: run.setting.name} for run in runs if run.setting), {})
 
 
 def _column(key: str, values: Sequence[Any]) -> pl.Series:
@@ -307,6 +338,21 @@ def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
     )
 
 
+def _setting_named(name: str, varying: Sequence[str], every: Sequence[str]) -> str:
+    """Return the setting of that name, or the only one that ends with it. Raises `InputError` if there is none."""
+    matches: list[str] = []
+    for settings in (varying, every):
+        matches = (
+            matches or [one for one in settings if one == name] or [one for one in settings if one.endswith(f".{name}")]
+        )
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise InputError(name, name, ", ".join(matches), f"{name} may be {' or '.join(matches)}: give its full name.")
+    there = f"Results differ in {', '.join(varying)}." if varying else "There is one result."
+    raise InputError(name, name, ", ".join(every), f"there is no setting {name}{did_you_mean(name, every)}. {there}")
+
+
 # The results
 
 
@@ -318,42 +364,56 @@ class Study(Mapping[str, Result]):
     """
 
     def __init__(
-        self, results: Mapping[str, Result], directory: Path, settings: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        results: Mapping[str, Result],
+        directory: Path,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        old_failures: int = 0,
     ) -> None:
         """`settings` are those of each result, with flat keys."""
         self._results = dict(results)
         self._settings = dict(settings or {name: {} for name in results})
         self.directory = directory
         """The folder of the study."""
+        self.old_failures = old_failures
+        """How many failed runs of earlier commands lie in the folder, which are left out."""
 
     @classmethod
     def load(cls, folder: Path | str, *, unfinished: bool = False) -> Study:
         """Return the study in a folder, or the runs in a store. Raises `EfhcError` if there are none.
 
         Without `unfinished`, runs that are being made or were stopped are left out; if the study lists its runs, they
-        are "waiting". Runs that failed, or whose meta.json is damaged, are among `failed` of their result. Code that
-        configs name is not run.
+        are "waiting". Runs that failed, or whose meta.json is damaged, are among `failed` of their result; but failed
+        runs that the latest command into this folder did not ask for any more are left out, and counted by
+        `old_failures`. Results and strategies are in the order of the file. Code that configs name is not run.
         """
         path = Path(folder)
         store = path / OWN_RUNS if runs_in(path / OWN_RUNS) or (path / OWN_RUNS / INDEX).exists() else path
-        found = [with_known_names(run) for run in runs_in(store)]
-        folders = {run.folder for run in found}
-        listed = listed_runs(_index_in(store), store)
-        found += [run for run in listed if run.folder not in folders]
+        listed = {run.folder: run for run in listed_runs(_index_in(store), store)}
+        there = {run.folder: with_known_names(run) for run in runs_in(store)}
+        old = {folder for folder in there if listed and folder not in listed and _has_failed(folder)}
+        # Those of the latest command come first: they keep their names if earlier ones have the same.
+        found = [replace(there.get(one, run), setting=run.setting) for one, run in listed.items()]
+        found += [run for one, run in there.items() if one not in listed and one not in old]
         if not found:
             raise EfhcError(why_no_experiment(path, "use efhc.load_experiment"))
-        shown = {folder for folder in folders if unfinished or _has_ended(folder)}
+        shown = {folder for folder in there if folder not in old and (unfinished or _has_ended(folder))}
         if not shown:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
+        places = {one: place for place, one in enumerate(listed)}
+        labelled = label_runs([run for run in found if run.folder in shown.union(listed)])
         groups: dict[str, list[NamedRun]] = {}
-        known = shown.union(run.folder for run in listed)
-        for run in label_runs([run for run in found if run.folder in known]):
+        for run in sorted(labelled, key=lambda run: places.get(run.folder, len(places))):
             groups.setdefault(settings_of_group(run), []).append(run)
         names = name_groups([*groups.values()], path.name)
         by_name = dict(zip(names, groups.values(), strict=True))
-        ordered = sorted(by_name, key=in_order)
-        settings = {name: settings_of(by_name[name][0].config) for name in ordered}
-        return cls({name: _result(by_name[name], name, shown) for name in ordered}, path, settings)
+
+        def order(name: str) -> tuple[int, list[tuple[float, str]]]:
+            return places.get(by_name[name][0].folder, len(places)), in_order(name)
+
+        ordered = sorted(by_name, key=order)
+        settings = {name: settings_of(by_name[name][0].config) | _setting_of(by_name[name]) for name in ordered}
+        return cls({name: _result(by_name[name], name, shown) for name in ordered}, path, settings, len(old))
 
     @property
     def settings(self) -> pl.DataFrame:
@@ -371,25 +431,33 @@ class Study(Mapping[str, Result]):
     def where(self, settings: Mapping[str, Any]) -> Result:
         """Return the result with these settings: `study.where({"network.radius": 0.3})`.
 
-        Keys are columns of `settings`; the last part of one is enough. Raises `InputError` unless it is one result.
+        Keys are settings as in a file; the last part of one is enough if it is the only such setting. In a reproduction
+        of a figure with settings, `{"setting": NAME}` is one by its name in the file. Raises `InputError` unless it is
+        one result.
         """
-        known = self.settings
-        found = known.rows(named=True)
+        if not isinstance(settings, Mapping):
+            raise InputError("where", repr(settings), 'a mapping of settings to values: {"network.radius": 0.3}')
+        own = {name: {key.removesuffix(".kind"): one for key, one in of.items()} for name, of in self._settings.items()}
+        varying = self.settings.columns[1:]
+        found = list(self)
         for key, value in settings.items():
-            columns = [one for one in known.columns[1:] if one == key or one.endswith(f".{key}")]
-            if len(columns) != 1:
-                raise InputError(
-                    key, repr(value), ", ".join(columns or known.columns[1:]) or "no setting: none differs"
-                )
-            values = known[columns[0]].to_list()
-            if value not in values:
-                raise InputError(columns[0], repr(value), ", ".join(dict.fromkeys(map(str, values))))
-            found = [row for row in found if row[columns[0]] == value]
+            setting = _setting_named(str(key), varying, list(dict.fromkeys(one for of in own.values() for one in of)))
+            given = [json.dumps(value, default=str), value]
+            having = {
+                name
+                for name, of in own.items()
+                if setting in of and (of[setting] in given or _identity(of[setting]) == given[0])
+            }
+            if not having:
+                values = dict.fromkeys(str(of[setting]) for of in own.values() if setting in of)
+                raise InputError(setting, repr(value), ", ".join(values))
+            found = [name for name in found if name in having]
         if len(found) != 1:
-            given = ", ".join(f"{key}={value}" for key, value in settings.items()) or "no setting"
-            names = "; ".join([row["result"] for row in found] or self)
-            raise InputError("where", f"{given}, which {len(found)} results have", f"settings of one of: {names}")
-        return self[found[0]["result"]]
+            words = ", ".join(f"{key}={value}" for key, value in settings.items()) or "no setting"
+            more = f". They differ in {', '.join(varying)}" if varying else ""
+            allowed = f"settings of one of: {'; '.join(found or self)}{more}"
+            raise InputError("where", f"{words}, which {len(found)} results have", allowed)
+        return self[found[0]]
 
     def table(
         self,
@@ -402,7 +470,11 @@ class Study(Mapping[str, Result]):
 
     def _rows(self, table: str) -> pl.DataFrame:
         """Return a table of all runs, with the name and the settings of each one's result in front."""
-        named = [each.tables[table].select(pl.lit(one).alias("result"), pl.all()) for one, each in self.items()]
+        if lacking := [each for each in self.values() if table not in tables_of(each.experiment).names]:
+            getattr(lacking[0], table)  # says which tables it has
+        named: list[pl.DataFrame] = [
+            getattr(each, table).select(pl.lit(one).alias("result"), pl.all()) for one, each in self.items()
+        ]
         rows, settings = pl.concat(named, how="diagonal_relaxed"), self.settings
         renamed = {key: f"setting {key}" for key in settings.columns[1:] if key in rows.columns}
         joined = rows.join(settings.rename(renamed), on="result", maintain_order="left")
@@ -430,7 +502,13 @@ class Study(Mapping[str, Result]):
 
     def __repr__(self) -> str:
         runs = sum(len(result.states) for result in self.values())
-        return f"<Study in {self.directory}: {len(self)} experiment{'s'[: len(self) != 1]}, {runs} runs>"
+        old = f", {self.old_words}" if self.old_failures else ""
+        return f"<Study in {self.directory}: {len(self)} experiment{'s'[: len(self) != 1]}, {runs} runs{old}>"
+
+    @property
+    def old_words(self) -> str:
+        """How many failed runs of earlier commands are left out, in words."""
+        return f"{self.old_failures} failed run{'s'[: self.old_failures != 1]} of earlier commands left out"
 
 
 def why_no_experiment(path: Path, use_of_file: str) -> str:
@@ -444,6 +522,14 @@ def why_no_experiment(path: Path, use_of_file: str) -> str:
         some = ", ".join(str(path / name) for name in inner[:8])
         return f"{path} holds several experiments; give one: {some}{', ...' if inner[8:] else ''}"
     return f"{path} holds no runs"
+
+
+def _has_failed(folder: Path) -> bool:
+    """Return whether a run failed. One that is damaged did not."""
+    try:
+        return not RunFolder(folder).is_complete and StoredRun(RunFolder(folder), LOCKSTEP).problem is not None
+    except DamagedError:
+        return False
 
 
 def _has_ended(folder: Path) -> bool:

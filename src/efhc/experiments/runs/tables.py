@@ -119,15 +119,16 @@ DEVICES = {
     "bandwidth": pl.Float64(),
     "samples": pl.Int64(),
     "labels": pl.List(pl.Int32()),
+    "label_samples": pl.List(pl.Int64()),
 }
 
 
 def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
-    """Return the bandwidth, number of samples and labels of each device (none if labels are no classes)."""
+    """Return of each device its bandwidth, number of samples, labels (none if they are no classes) and their counts."""
     data = scenario.learner.data
     labels = data.y_train if data.has_classes else np.empty((len(data.y_train), 0), np.int64)
     rows = [
-        (seed, device, bandwidth, len(part), np.unique(labels[part]).tolist())
+        (seed, device, bandwidth, len(part), *(one.tolist() for one in np.unique(labels[part], return_counts=True)))
         for device, (bandwidth, part) in enumerate(zip(scenario.bandwidths.values, scenario.learner.parts, strict=True))
     ]
     return pl.DataFrame(rows, schema=DEVICES, orient="row")

@@ -96,7 +96,7 @@ class FrontierTable(SettingsTable):
     """Strategies that are drawn as references and are not compared, such as training without a network."""
     judged_from: float = Field(default=0.005, gt=0, le=1)
     """The smallest share of ZT's time at which leading is judged. Smaller budgets are shown, and none is judged that is
-    smaller than what ZT takes between two evaluations."""
+    smaller than what ZT takes between two evaluations or, with evaluate_at = "budgets", than the smallest of them."""
 
 
 class ControlsTable(SettingsTable):
@@ -279,6 +279,9 @@ def _check_part(table: FigureTable, experiment: Experiment) -> None:
         needed, why = table.leader, "it is the leader"
     else:
         require_lockstep(experiment, "a figure of the paper" if isinstance(table, PaperTable) else "a frontier")
+        if experiment.early_stopping is not None:
+            problem = "a figure with budgets needs runs of full length: ZT's total measures budgets. Remove it."
+            raise InputError("early_stopping", experiment.early_stopping, "no value", problem)
         needed, why = "ZT", "its total measures budgets"
     if needed not in experiment.strategies:
         raise InputError("strategies", ", ".join(experiment.strategies), f"{needed}, too: {why}")

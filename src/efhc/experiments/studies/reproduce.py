@@ -34,7 +34,7 @@ from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.experiments.runs.study import list_runs
+from efhc.experiments.runs.study import SettingName, list_runs
 from efhc.experiments.runs.tracking import tracking
 from efhc.experiments.studies.figures import (
     ControlsTable,
@@ -47,7 +47,7 @@ from efhc.experiments.studies.figures import (
     end_of,
     varied_values,
 )
-from efhc.experiments.studies.sweep import tracker_names
+from efhc.experiments.studies.sweep import each_reason_once, tracker_names
 from efhc.experiments.trackers.tracker import as_folder
 from efhc.learning.measures import Measure, measure_of
 from efhc.report.claims.leads import all_ends, all_means, budget_table, judge_controls, judge_frontier
@@ -110,12 +110,19 @@ def reproduce(
 ) -> list[Judgement]:
     """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
 
-    Runs that fail are left out, listed in the report, and passed to `warn`, one line each. If all runs of panels
+    Runs that fail are left out, listed in the report, and passed to `warn`, a line per reason. If all runs of panels
     (i)-(iii), all runs of ZT in a frontier, or all runs of a strategy that has controls, fail, the first failure is
     raised. Each of `followers` creates a follower of each run that is made.
     """
     refuse_experiment(out)
-    list_runs((run for one in figures for run in one.all), store.folder)
+    settings = {
+        run.key: SettingName(part.name, part.title)
+        for one in figures
+        if isinstance(one.figure.table, SettingsTable)
+        for part, runs in reversed(one.parts)
+        for run in runs
+    }
+    list_runs((run for one in figures for run in one.all), store.folder, settings)
     sections: list[Section] = []
     experiments = [experiment for one in figures for experiment in one.figure.experiments]
     names = tracker_names(
@@ -164,10 +171,17 @@ class _Made:
 
     @property
     def failed(self) -> list[str]:
-        """A line for each run that failed: its part, and the error, which names strategy and seed."""
+        """A line for each reason for which runs failed: the first one's part, and its error with strategy and seed."""
         parts = {run.key: part.name for part, runs in reversed(self.figure_runs.parts) for run in runs}
-        failed = [run.key for run in self.figure_runs.all if run.key in self.failures]
-        return [": ".join(filter(None, [parts[key], str(self.failures[key])])) for key in failed]
+        failed = [run for run in self.figure_runs.all if run.key in self.failures]
+        lines = (
+            (
+                str(self.failures[run.key]).removeprefix(run.name),
+                ": ".join(filter(None, [parts[run.key], str(self.failures[run.key])])),
+            )
+            for run in failed
+        )
+        return each_reason_once(lines)
 
     @property
     def parts(self) -> list[tuple[FigurePart, list[Run]]]:
@@ -250,8 +264,7 @@ def _facts(of_figure: FigureRuns, size: Size) -> dict[str, str]:
     figure, experiments = of_figure.figure, of_figure.figure.experiments
     timed = isinstance(figure.experiment.driver, EventDriven)
     tested = (
-        f"on {'all' if one.test_samples is None else f'{one.test_samples:,} samples of the'} test set, "
-        f"every {_interval(one)}"
+        f"on {'all' if one.test_samples is None else f'{one.test_samples:,}'} test samples, {_interval(one)}"
         for one in experiments
     )
     lengths = (f"{end_of(one):g}" if timed else f"{one.iterations:,}" for one in experiments)
@@ -304,6 +317,13 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
     return _Drawn(data, numbers, paper_figure(data), illustration=illustration)
 
 
+def _first_judged(experiment: Experiment) -> float:
+    """Return the smallest share of ZT's time at which enough is known of ZT: the first budget or second evaluation."""
+    if experiment.evaluate_at == "budgets":
+        return min(experiment.budgets)
+    return min(1.0, experiment.evaluate_every / experiment.iterations)
+
+
 def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
     from efhc.report.figures.paper import frontier_figure
 
@@ -312,8 +332,7 @@ def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
             part.name,
             part.title,
             curves := made.curves(runs),
-            # Before its second evaluation, little is known of ZT.
-            max(table.judged_from, min(1.0, part.experiment.evaluate_every / part.experiment.iterations)),
+            max(table.judged_from, _first_judged(part.experiment)),
             test_samples=len(runs[0].data.y_test),
             measure=measure_of(curves, part.experiment.measure),
         )
@@ -347,9 +366,15 @@ def _interval(experiment: Experiment) -> str:
     """Return how often models are evaluated."""
     driver = experiment.driver
     if not isinstance(driver, EventDriven):
-        return f"{experiment.evaluate_every} iterations"
+        every = f"every {experiment.evaluate_every} iterations"
+        if experiment.evaluate_at != "budgets":
+            return every
+        shares = ", ".join(f"{100 * share:g}" for share in sorted(experiment.budgets))
+        return f"{every} and at {shares} % of ZT's transmission time"
     seconds = driver.sample_seconds
-    return f"{experiment.evaluate_every} median steps" if seconds is None else f"{seconds:g} virtual seconds"
+    return (
+        f"every {experiment.evaluate_every} median steps" if seconds is None else f"every {seconds:g} virtual seconds"
+    )
 
 
 def _each(values: Iterable[object], separator: str = ", ") -> str:

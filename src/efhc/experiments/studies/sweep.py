@@ -366,12 +366,24 @@ def _interval_words(row: dict[str, Any]) -> str:
 
 
 def failed_runs(table: pl.DataFrame) -> list[str]:
-    """Return a line for each run that failed: its point, and the error, which names strategy and seed."""
-    lines: dict[str, str] = {}
+    """Return a line per reason for which runs failed: the first one's point and error."""
+    lines: dict[str, tuple[str, str]] = {}
     for row in table.filter(pl.col("failed").is_not_null()).iter_rows(named=True):
         point = ", ".join(f"{key}={row[key]}" for key in _settings(table) if row[key] is not None)
-        lines.setdefault(row["run"], f"{point}: {row['failed']}")
-    return list(lines.values())
+        reason = row["failed"].removeprefix(f"{row['strategy']}, seed {row['seed']}")
+        lines.setdefault(row["run"], (reason, f"{point}: {row['failed']}"))
+    return each_reason_once(lines.values())
+
+
+def each_reason_once(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the first line of each reason, with the number of further runs. Each line comes after its reason."""
+    same: dict[str, list[str]] = {}
+    for reason, line in lines:
+        same.setdefault(reason, []).append(line)
+    return [
+        first if not more else f"{first} (and {len(more)} more run{'s'[: len(more) != 1]})"
+        for first, *more in same.values()
+    ]
 
 
 def _short_names(keys: list[str]) -> list[str]:

@@ -144,7 +144,7 @@ def iterate_checks(
 
 
 def _covered(experiment: Experiment, failures: Mapping[Pair, str], skipped: Callable[[str, str], None]) -> Experiment:
-    """Return the experiment with the strategies that can be checked; `skipped` hears of the others."""
+    """Return the experiment with the strategies that can be checked; `skipped` is called for each of the others."""
     others = not_of_papers_form(experiment)
     why = {name: f"{kind} differs from EF-HC in more than its thresholds" for name, kind in others.items()}
     for (name, seed), reason in failures.items():

@@ -294,8 +294,8 @@ def _run_trial(
     is in the upper third of those of all trials that came so far. Within the whole budget, the trials that spend
     it soonest would look best early on, and one that makes it last to the end would be stopped.
 
-    A trial with a run that fails is a failed trial without a value; the tuning goes on. Where lower values are better,
-    Optuna maximizes their negative.
+    A trial with a run that fails, or without a value within the budget, is a failed trial; the tuning goes on. Where
+    lower values are better, Optuna maximizes their negative.
     """
     from optuna import create_study
     from optuna.pruners import SuccessiveHalvingPruner
@@ -318,13 +318,19 @@ def _run_trial(
             study.tell(trial, state=TrialState.FAIL)
             return study.trials[-1]
         so_far = budget.values(curves, measure, iterations / search.experiment.iterations)
-        trial.report(measure.sign * float(np.mean(so_far)), FACTOR**rung)
-        stopped = trial.should_prune()  # called in any case, so that later trials are compared with this one
+        stopped = False
+        if np.isfinite(so_far).all():
+            trial.report(measure.sign * float(np.mean(so_far)), FACTOR**rung)
+            stopped = trial.should_prune()  # called in any case, so that later trials are compared with this one
         if iterations == search.rungs[-1] or budget.is_exceeded(curves):
             state = TrialState.COMPLETE
         if stopped or state is TrialState.COMPLETE:
             break
     values_at_budget = budget.values(curves, measure)
+    if not np.isfinite(values_at_budget).all():
+        trial.set_user_attr("error", "more than the budget is spent when models are first evaluated")
+        study.tell(trial, state=TrialState.FAIL)
+        return study.trials[-1]
     trial.set_user_attr("values", values_at_budget)
     trial.set_user_attr("spent", budget.spent(curves))
     final = measure.sign * float(np.mean(values_at_budget))

@@ -119,11 +119,14 @@ class TuningBudget:
         return self.amount * self.totals[seed] if self.kind == "zt" else self.amount
 
     def values(self, curves: pl.DataFrame, measure: Measure, share: float = 1.0) -> list[float]:
-        """Return the measure of each seed when it has spent `share` of the budget; if it never does, at its end."""
+        """Return the measure of each seed when it has spent `share` of the budget; if it never does, at its end.
+
+        It is NaN for a seed that had spent more when it was first evaluated.
+        """
         # `within_budgets` reads values against transmission time; here it is what the budget limits.
         against = curves.with_columns(pl.col(COLUMNS[self.kind]).alias("transmission_time_total"))
         budgets = {seed: share * self.of_seed(seed) for seed in curves["seed"].unique()}
-        return within_budgets(against, measure.name, budgets)[measure.name].to_list()
+        return within_budgets(against, measure.name, budgets)[measure.name].fill_null(math.nan).to_list()
 
     def spent(self, curves: pl.DataFrame) -> list[float]:
         """Return how much of the budget each seed has spent."""

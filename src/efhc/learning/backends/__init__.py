@@ -46,8 +46,7 @@ def backend_for(
     """
     if not isinstance(model, ModuleModel):
         if not data.has_classes:
-            what = "numbers" if data.label_kind == "number" else "several per sample"
-            given = f"a {type(model).__name__} for labels that are {what}"
+            given = f"a {type(model).__name__} for labels that are {data.label_words}"
             raise InputError("model", given, "a torch module, such as mlp, with a loss for such labels")
         known = ["linear", "arrays"] if LinearBackend.knows(model) else ["arrays"]
         if device != "cpu":

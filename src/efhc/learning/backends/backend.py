@@ -1,7 +1,7 @@
 """How models learn and are tested, for all devices at once or for some of them.
 
     grads(W, batch) -> G, loss        gradients and losses on training samples
-    scored(W) -> {metric: values}     what each model makes of each test sample
+    scored(W) -> {metric: values}     each model's result on each test sample
 
 A backend holds a model and a data set and remembers nothing between calls. Its results for a device are a function of
 that device's number, model, samples and iteration. Their last bits may depend on how many devices a call is for, but
@@ -96,14 +96,14 @@ class Backend(ABC):
             "share", "parameters of a model that does not name them", f"a torch module, or a model with {NAMING}"
         )
 
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
         """Return the models that these devices use, and what they keep beside them, as `scored` takes them.
 
         They are those that devices train and mix, unless there are personal models.
         """
         return models, local
 
-    def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
+    def models_to_average(self, models: Floats, local: Local) -> tuple[Floats, Local]:
         """Return the models that the mean model is the mean of, and what is kept beside them."""
         return models, local
 

@@ -112,7 +112,7 @@ class _Classes(Objective):
         super().__init__(model, data)
         self._weights: torch.Tensor | None = None
         if model.class_weights is not None:
-            weights = model.weights_of(data)
+            weights = model.weights_by_class(data)
             self._weights = torch.tensor(weights, dtype=getattr(torch, data.precision))
             if (unusable := (self._weights < 1 / LARGEST_WEIGHT) | (self._weights > LARGEST_WEIGHT)).any():
                 given = f"a weight of {float(weights[int(unusable.nonzero()[0])]):g}"
@@ -122,8 +122,7 @@ class _Classes(Objective):
 
     def check(self, scores: torch.Tensor, y: torch.Tensor) -> None:
         if self._data.label_kind == "number" or (self._loss is functional.multi_margin_loss and y.ndim > 1):
-            what = "numbers" if self._data.label_kind == "number" else "several per sample"
-            given = f"labels of {self._data.name} that are {what}, for {self._name}"
+            given = f"labels of {self._data.name} that are {self._data.label_words}, for {self._name}"
             raise InputError("loss", given, "'mean-squared-error' for numbers, 'cross-entropy' for classes")
         shape = tuple(scores.shape)
         if scores.ndim < 2 or (len(shape), shape[0], *shape[2:]) != (y.ndim + 1, len(y), *y.shape[1:]):

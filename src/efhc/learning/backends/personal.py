@@ -32,7 +32,7 @@ NORM = "norm"
 """The word for all parameters of normalisation layers."""
 
 
-class Problem(NamedTuple):
+class WholeModels(NamedTuple):
     """What a run without personal models has, and personal models are made of."""
 
     learner: Learner
@@ -49,8 +49,8 @@ class Problem(NamedTuple):
 class PersonalBackend(Backend):
     """A backend of what is shared, around one of whole models."""
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem, self._inner = problem, problem.learner.backend
+    def __init__(self, base: WholeModels) -> None:
+        self._base, self._inner = base, base.learner.backend
         self.name = self._inner.name
         self.data, self.metrics, self.parameters = self._inner.data, self._inner.metrics, self._inner.parameters
 
@@ -77,19 +77,19 @@ class PersonalBackend(Backend):
 
     def _initial_models(self, devices: int, first: int) -> Floats:
         """Draw w_i(0) of the devices from `first` on, whole models."""
-        if first == 0 and devices == len(self._problem.learner.parts):
-            return self._problem.initial_models()
-        return np.stack([self._problem.initial_model(first + i) for i in range(devices)])
+        if first == 0 and devices == len(self._base.learner.parts):
+            return self._base.initial_models()
+        return np.stack([self._base.initial_model(first + i) for i in range(devices)])
 
     def _trained(self, models: Floats) -> Local:
         """Return personal models, with what the local step remembers of them."""
-        names = self._problem.local.memory
+        names = self._base.local.memory
         return {PERSONAL_MODEL: models} | {PERSONAL + name: np.zeros_like(models) for name in names}
 
     def _stepped(self, personal: Local, gradient: Floats, batch: Batch) -> Local:
         """Return personal models after the local step of a batch."""
-        local, batches = self._problem.local, np.broadcast_to(np.asarray(batch.k), (len(gradient),))
-        alphas = [float(self._problem.step_size(number // local.steps)) for number in batches.tolist()]
+        local, batches = self._base.local, np.broadcast_to(np.asarray(batch.k), (len(gradient),))
+        alphas = [float(self._base.step_size(number // local.steps)) for number in batches.tolist()]
         ones = np.ones((len(gradient), 1))
         moment = Moment(np.array(alphas, gradient.dtype)[:, None], batches + 1, ones)
         rows = {name: personal[PERSONAL + name] for name in (MODEL, *local.memory)}
@@ -141,9 +141,9 @@ def _shown(patterns: str | Sequence[str] | None) -> str:
 class SharedBackend(PersonalBackend):
     """Of each model, some columns are shared."""
 
-    def __init__(self, problem: Problem, is_shared: Sequence[bool]) -> None:
+    def __init__(self, base: WholeModels, is_shared: Sequence[bool]) -> None:
         """`is_shared` has an entry for each part of the inner backend's layout."""
-        super().__init__(problem)
+        super().__init__(base)
         self._layout = self._inner.layout()
         self._shared, self._own = (
             _pieces(self._layout, [one == which for one in is_shared]) for which in (True, False)
@@ -173,10 +173,10 @@ class SharedBackend(PersonalBackend):
         out[:] = _cut(gradient, self._shared)
         return losses, {**after, **self._stepped(local, _cut(gradient, self._own), batch)}
 
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
-        return self.averaged(models, local)
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+        return self.models_to_average(models, local)
 
-    def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
+    def models_to_average(self, models: Floats, local: Local) -> tuple[Floats, Local]:
         return self._joined(models, local), inner_of(local)
 
     def _joined(self, shared: Floats, local: Local) -> Floats:
@@ -214,8 +214,8 @@ def _cut(models: Floats, pieces: Sequence[slice]) -> Floats:
 class DittoBackend(PersonalBackend):
     """v_i beside w_i. What the inner backend keeps for v_i is in personal/local/..."""
 
-    def __init__(self, problem: Problem, proximal: float) -> None:
-        super().__init__(problem)
+    def __init__(self, base: WholeModels, proximal: float) -> None:
+        super().__init__(base)
         self._proximal = proximal
 
     @property
@@ -235,10 +235,10 @@ class DittoBackend(PersonalBackend):
         losses = np.where(np.isfinite(of_v), losses, of_v)  # so that a v_i that diverges is noticed as w_i would be
         return losses, {**after, **self._stepped(local, gradient, batch), **_as_own(own_after)}
 
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
         return local[PERSONAL_MODEL], _own_of(local)
 
-    def averaged(self, models: Floats, local: Local) -> tuple[Floats, Local]:
+    def models_to_average(self, models: Floats, local: Local) -> tuple[Floats, Local]:
         return models, inner_of(local)
 
 
@@ -257,17 +257,17 @@ def _own_of(local: Local) -> Local:
 class FineTunedBackend(PersonalBackend):
     """The inner backend, whose models take some steps before they are used."""
 
-    def __init__(self, problem: Problem, steps: int, step_size: float | None) -> None:
-        super().__init__(problem)
+    def __init__(self, base: WholeModels, steps: int, step_size: float | None) -> None:
+        super().__init__(base)
         self._steps = steps
-        self._step_size = float(problem.step_size(0)) if step_size is None else step_size
+        self._step_size = float(base.step_size(0)) if step_size is None else step_size
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         return self._inner.grads(models, batch, local, out)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def used(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
-        learner, rows = self._problem.learner, models.copy()
+    def models_in_use(self, models: Floats, local: Local, devices: Ints) -> tuple[Floats, Local]:
+        learner, rows = self._base.learner, models.copy()
         everyone = np.array_equal(devices, np.arange(len(learner.parts)))
         readers = None if learner.batches is None else [learner.batches.of_device(one) for one in devices.tolist()]
         gradient, alpha = np.empty_like(rows), rows.dtype.type(self._step_size)

@@ -154,6 +154,11 @@ class Dataset:
         return self.label_kind == "class" and self.y_train.ndim == 1
 
     @property
+    def label_words(self) -> str:
+        """What labels are that are no classes: "numbers" or "several per sample"."""
+        return "numbers" if self.label_kind == "number" else "several per sample"
+
+    @property
     def outputs(self) -> int:
         """The number of labels of a sample."""
         return math.prod(self.y_train.shape[1:])
@@ -192,7 +197,7 @@ class Dataset:
         arrays = {name: array for name in (*ARRAYS, *GROUPS) if (array := getattr(self, name)) is not None}
         return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
-    def tested_on_training(self, samples: Ints) -> Dataset:
+    def with_test_samples(self, samples: Ints) -> Dataset:
         """Return the data set with these training samples as its test samples."""
         groups = None if self.groups is None else self.groups[samples]
         return replace(

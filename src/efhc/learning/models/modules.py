@@ -6,7 +6,6 @@ module, as `torch.nn.utils.parameters_to_vector` returns them. Other parameters 
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -25,15 +24,6 @@ from efhc.learning.measures import Better
 
 if TYPE_CHECKING:
     from torch import nn
-
-NOT_FOR_METRICS = frozenset({
-    "accuracy", "loss", "mean_absolute_error", "strategy", "seed", "iteration", "transmission_time",
-    "transmission_time_total", "fired", "links_used", "train_loss", "consensus_error", "bits", "evaluation", "seconds",
-    "steps", "broadcasts", "exchanges", "bytes", "devices", "imbalance", "bits_total", "broadcasts_total",
-})  # fmt: skip
-"""Names that metrics of the user's own cannot have, because tables have columns of these names."""
-NOT_IN_METRICS = re.compile(r"^(own|mean_model)_|_(min|max|std|p10|p90)$")
-"""What names of measures have beside those of metrics."""
 
 
 class Metric(TypedDict):
@@ -75,11 +65,9 @@ class ModuleModel(Policy):
         if self.class_weights is not None and self.loss != "cross-entropy":
             raise Unusable("class_weights", f"class weights with loss = {_name(self.loss)!r}", "loss = 'cross-entropy'")
         for name in self.metrics or {}:
-            if not re.fullmatch("[a-z][a-z0-9_]*", name):
+            if not (name.isascii() and name.isidentifier() and name.islower() and name[0] != "_"):
                 allowed = "a name of small letters, digits and _ that begins with a letter"
                 raise Unusable("metrics", repr(name), allowed)
-            if name in NOT_FOR_METRICS or NOT_IN_METRICS.search(name):
-                raise Unusable("metrics", name, "a name that is no column of the tables, as accuracy or own_x is")
         return self
 
     @abstractmethod
@@ -111,7 +99,7 @@ class ModuleModel(Policy):
         several = data.label_kind == "number" or self.loss == "binary-cross-entropy"
         return data.outputs if several else data.classes
 
-    def weights_of(self, data: Dataset) -> Floats | None:
+    def weights_by_class(self, data: Dataset) -> Floats | None:
         """Return the weight of each class, (classes,), if there are any. Raises `InputError` if they do not fit."""
         if self.class_weights is None:
             return None

@@ -1,9 +1,8 @@
 """Who leads in several settings, seed by seed: at shares of ZT's transmission time, or at the end of timed runs.
 
 A frontier compares strategies by a measure, such as accuracy, at shares of ZT's total transmission time. A share is
-taken seed by seed: with one seed, the time of each run is divided by the total time of ZT. The measure is linear
-between evaluations. A run that spends less than a share is taken at its end, and a run that had spent more when it was
-first evaluated has no value there.
+taken seed by seed: with one seed, the time of each run is divided by the total time of ZT. `panels.values_at` says how
+the measure is read off there.
 
 Controls are compared with one strategy at the end of event-driven runs, at their last sample. A verdict is about the
 seeds, the seconds and the bandwidths of one setting only.
@@ -18,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from efhc.learning.measures import Measure
-from efhc.report.claims.panels import means_over_seeds
+from efhc.report.claims.panels import NEARLY, is_early, means_over_seeds, totals_of, values_at
 from efhc.report.claims.verdicts import Finding, Judgement, find
 from efhc.report.figure_data import ACCURACY, PAPER, RUN, ControlsData, FrontierData, SettingData, TimedSetting
 from efhc.report.numbers import number_words, percent
@@ -29,8 +28,6 @@ SHOWN = (0.005, 0.02, 0.1, 0.5, 1.0)
 """The budgets of a short table."""
 POINTS = 61
 """The number of shares at which curves are drawn."""
-NEARLY = 1e-9
-"""A relative rounding error of a sum of times."""
 
 
 def at_shares(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: str = "ZT") -> pl.DataFrame:
@@ -39,7 +36,7 @@ def at_shares(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: s
     Shares are those of the total transmission time of the strategy `of` with the same seed. `spends` is what the run
     spends in all, as such a share. Seeds without a run of that strategy are left out.
     """
-    totals = dict(curves.filter(strategy=of).group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows())
+    totals = totals_of(curves, of)
     wanted = np.array(shares)
     tables = []
     runs = curves.drop_nulls(measure).group_by(RUN, maintain_order=True)
@@ -47,8 +44,8 @@ def at_shares(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: s
         if not totals.get(seed):
             continue
         spent = np.array(times) / totals[seed]
-        read_off = np.where(wanted * (1 + NEARLY) < spent[0], np.nan, np.interp(wanted, spent, values))
-        columns = {"strategy": strategy, "seed": seed, "spends": spent[-1], "share": wanted, measure: read_off}
+        found = values_at(wanted, spent, values)
+        columns = {"strategy": strategy, "seed": seed, "spends": spent[-1], "share": wanted, measure: found}
         tables.append(pl.DataFrame(columns))
     schema = dict.fromkeys(("spends", "share", measure), pl.Float64)
     empty = pl.DataFrame(schema={"strategy": pl.String, "seed": pl.Int64, **schema})
@@ -64,13 +61,13 @@ def unresolved(curves: pl.DataFrame, measure: str, shares: Sequence[float], of: 
     ordered = sorted(shares)
     coarse: dict[float, list[str]] = {}
     early: dict[str, float] = {}
-    totals = dict(curves.filter(strategy=of).group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows())
+    totals = totals_of(curves, of)
     runs = curves.drop_nulls(measure).group_by(RUN, maintain_order=True).agg("transmission_time_total")
     for strategy, seed, times in runs.iter_rows():
         if not totals.get(seed):
             continue
         spent = np.array(times) / totals[seed]
-        if ordered[0] * (1 + NEARLY) < spent[0]:
+        if is_early(ordered[0], spent):
             early[strategy] = max(spent[0], early.get(strategy, 0.0))
         places = np.searchsorted(spent, np.array(ordered) * (1 + NEARLY), "right")
         for share, before, place in zip(ordered[1:], places, places[1:], strict=False):
@@ -101,10 +98,13 @@ def budget_table(curves: pl.DataFrame, measure: str) -> pl.DataFrame:
 
 
 def mean_table(curves: pl.DataFrame, measure: str, shares: Iterable[float] = SHOWN) -> pl.DataFrame:
-    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends; and the number of seeds."""
+    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends; and the number of seeds.
+
+    A budget at which a seed of the strategy has no value has no mean.
+    """
     columns = [f"at {percent(share)}" for share in shares]
     runs = budget_table(curves, measure).group_by("strategy", maintain_order=True)
-    means = (pl.col(column).mean() for column in [*columns, "spends"])
+    means = (pl.when(pl.col(column).count() == pl.len()).then(pl.col(column).mean()) for column in [*columns, "spends"])
     return runs.agg(*means, pl.len().cast(pl.Int64).alias("seeds"))
 
 

@@ -8,14 +8,18 @@ may be evaluated at different iterations: curves are linear between evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 import polars as pl
 
+from efhc.base.arrays import Flags, Floats
 from efhc.report.claims.intervals import interval, of_other_seeds
 from efhc.report.figure_data import BUDGETS, RUN, FigureData
+
+NEARLY = 1e-9
+"""A relative rounding error of a sum of times."""
 
 
 @lru_cache(maxsize=32)
@@ -89,23 +93,42 @@ def over_radii(connectivity: pl.DataFrame, measure: str, share: float) -> pl.Dat
 
 def at_share(curves: pl.DataFrame, measure: str, share: float) -> pl.DataFrame:
     """Return the measure `within_budgets` of a share of the total transmission time of ZT with the same seed."""
-    totals = curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max())
-    return within_budgets(curves, measure, {seed: share * total for seed, total in totals.iter_rows()})
+    return within_budgets(curves, measure, {seed: share * total for seed, total in totals_of(curves).items()})
 
 
 def within_budgets(curves: pl.DataFrame, measure: str, budgets: Mapping[int, float]) -> pl.DataFrame:
     """Return strategy, seed and the measure of each run when it has spent the transmission time `budgets[seed]`.
 
-    It is linear between evaluations. A run that spends less is taken at its end. Seeds without a budget are
-    left out.
+    It is null where `values_at` has none. Seeds without a budget are left out.
     """
     runs = curves.drop_nulls(measure).group_by(RUN, maintain_order=True)
     rows = [
-        (strategy, seed, float(np.interp(budgets[seed], times, values)))
+        (strategy, seed, float(values_at(budgets[seed], np.array(times), values)))
         for strategy, seed, times, values in runs.agg("transmission_time_total", measure).iter_rows()
         if seed in budgets
     ]
-    return pl.DataFrame(rows, schema={"strategy": pl.String, "seed": pl.Int64, measure: pl.Float64}, orient="row")
+    schema = {"strategy": pl.String, "seed": pl.Int64, measure: pl.Float64}
+    return pl.DataFrame(rows, schema, orient="row").fill_nan(None)
+
+
+def totals_of(curves: pl.DataFrame, strategy: str = "ZT") -> dict[int, float]:
+    """Return the total transmission time of a strategy by seed."""
+    totals = curves.filter(strategy=strategy).group_by("seed").agg(pl.col("transmission_time_total").max())
+    return dict(totals.iter_rows())
+
+
+def values_at(budgets: Floats | float, spent: Floats, values: Sequence[float]) -> Floats:
+    """Return the values of a run when it has spent these budgets, given what it had spent at each evaluation.
+
+    They are linear between evaluations. A run that spends less is taken at its end. It has no value (NaN) where it had
+    spent more when it was first evaluated.
+    """
+    return np.where(is_early(budgets, spent), np.nan, np.interp(budgets, spent, values))
+
+
+def is_early(budgets: Floats | float, spent: Floats) -> Flags:
+    """Return whether a run had spent more than these budgets when it was first evaluated."""
+    return np.asarray(np.asarray(budgets) * (1 + NEARLY) < spent[0])
 
 
 def means_over_seeds(rows: pl.DataFrame, x: str, value: str, *, with_band: bool) -> pl.DataFrame:
@@ -125,7 +148,7 @@ def over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
         wide = runs.pivot(on="seed", index=x, values=value).sort(x)
         per_seed = wide.drop(x).rename(lambda seed: f"seed {seed}")
         over_seeds = pl.DataFrame(of_other_seeds(interval(per_seed.to_numpy().T))._asdict())
-        if (per_seed.to_numpy() >= 0).all():  # such as times and accuracies, of which none is ever negative
+        if not (per_seed.to_numpy() < 0).any():  # such as times and accuracies, of which none is ever negative
             over_seeds = over_seeds.with_columns(pl.col("low").clip(0))
         columns = [pl.Series("strategy", [strategy] * len(wide), pl.String), wide[x], *over_seeds, *per_seed]
         tables.append(pl.DataFrame(columns))

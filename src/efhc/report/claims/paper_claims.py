@@ -80,12 +80,12 @@ def _by_seed(values: pl.DataFrame) -> pl.DataFrame:
 
 
 def _slopes(points: pl.DataFrame, x: str) -> pl.DataFrame:
-    """Σ (x - x̄) y / Σ (x - x̄)² per strategy and seed, where y is the value, for those that have every x."""
+    """Σ (x - x̄) y / Σ (x - x̄)² per strategy and seed, where y is the value; null for those that lack an x."""
     ordered = points.sort(x)
-    wide = ordered.pivot(on=x, index=["strategy", "seed"], values="value").drop_nulls()
+    wide = ordered.pivot(on=x, index=["strategy", "seed"], values="value")
     away = np.unique(ordered[x].to_numpy())
     away -= away.mean()
-    with np.errstate(invalid="ignore"):  # a single x has no slope: 0/0 becomes null
+    with np.errstate(invalid="ignore"):  # 0/0, of a single x, becomes null, as a missing value does
         slopes = wide.drop("strategy", "seed").to_numpy() @ away / (away @ away)
     return wide.select("strategy", "seed", pl.Series("value", slopes, nan_to_null=True))
 

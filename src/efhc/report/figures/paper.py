@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 import polars as pl
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from efhc.report.claims.intervals import FEWEST_SEEDS
@@ -22,6 +23,7 @@ from efhc.report.claims.leads import SHARES, frontier_curves, seconds_curves
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import ACCURACY, ControlsData, FigureData, FrontierData, SettingsData
 from efhc.report.figures.style import (
+    BEHIND,
     LAYOUT,
     MOST_LINES,
     WIDTHS,
@@ -38,6 +40,7 @@ from efhc.report.looks import strategy_styles
 from efhc.report.numbers import percent
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 BUDGET = 0.1
@@ -187,7 +190,8 @@ def frontier_figure(data: FrontierData, width: Width = "page") -> Picture:
         shade_band(axes, rows, "share", line)
 
     tables = [frontier_curves(setting, _with_bands(data)) for setting in data.settings]
-    figure, panels = _panels(data, tables, draw, "transmission time (share of ZT's)", width)
+    ended = {"dotted: a strategy after its end": Line2D([], [], color=BEHIND.color, linestyle=":", linewidth=1.0)}
+    figure, panels = _panels(data, tables, draw, "transmission time (share of ZT's)", width, ended)
     for axes in panels:
         axes.set_xscale("log")
         axes.set_xlim(SHARES[0], SHARES[-1])
@@ -219,8 +223,9 @@ def _panels(
     draw: Callable[[Axes, pl.DataFrame, Line], None],
     x: str,
     width: Width,
+    more: Mapping[str, Artist] | None = None,
 ) -> tuple[Picture, list[Axes]]:
-    """Draw one panel per setting with a common legend; `draw` draws the rows of a strategy."""
+    """Draw one panel per setting with a common legend, which also has `more`; `draw` draws the rows of a strategy."""
     lines = printed_lines(data)
     columns = min(MOST_COLUMNS[width], len(data.settings))
     rows = -(-len(data.settings) // columns)
@@ -236,7 +241,7 @@ def _panels(
             label(axes, "", x if is_lowest else "", data.measure.label if is_left else "")
             if len(tables) > 1:
                 axes.set_title(setting.title, fontsize=7.5, parse_math=False, wrap=True)
-        figure.finish_lines(lines, other_seeds_words(data.seeds), table=data.name and f"{data.name}.csv")
+        figure.finish_lines(lines, other_seeds_words(data.seeds), table=data.name and f"{data.name}.csv", more=more)
     return figure, panels
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
+from efhc.learning.measures import WORDS, Measure
 from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES, bounds_words
 from efhc.report.claims.leads import end_means, ends, leads, mean_table
 from efhc.report.claims.verdicts import (
@@ -195,6 +196,9 @@ def _section(section: Section, judgements: Sequence[Judgement]) -> dict[str, Any
         "label": data.title,
         "heading": data.title,
         "facts": section.facts,
+        "measure": data.measure.label,
+        "measure_title": _sentence(data.measure.label),
+        "measured": measured_words(data.measure),
         "claims": [],
         "tuned": section.tuned,
         "configs": section.configs,
@@ -210,6 +214,21 @@ def _section(section: Section, judgements: Sequence[Judgement]) -> dict[str, Any
             return view | {"kind": "controls", **_controls(data)}
         case FrontierData():
             return view | {"kind": "frontier", **_frontier(data, judgements)}
+
+
+def measured_words(measure: Measure) -> str:
+    """Return a sentence that says of which models a measure is, on which samples, and which of all devices."""
+    whose = "of the mean of all devices' models" if measure.of_mean_model else "of each device's model"
+    where = "on the global test set"
+    if measure.is_own:
+        where = "on its own data: test samples weighted by the shares of labels or groups that the device has"
+    over = WORDS.get(measure.statistic, "mean over devices")
+    devices = "" if measure.of_mean_model and not measure.is_own else f"; {over}"
+    return f"{_sentence(measure.metric)} is that {whose} {where}{devices}."
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _controls(data: ControlsData) -> dict[str, Any]:
@@ -241,10 +260,9 @@ def _controls_table(setting: TimedSetting, data: ControlsData) -> PageTable:
         verdict = _badge(lead) if name in data.controls else ""
         drawn = _whisker(lead, found.values())
         rows.append([*cells, signed(lead.mean), _interval_words(lead), drawn, wins, verdict])
-    label = setting.measure.label
     columns = (
         "Strategy",
-        f"{label[0].upper()}{label[1:]}",
+        _sentence(setting.measure.label),
         "Worst seed",
         "MB sent",
         f"Lead of {data.leader}",
