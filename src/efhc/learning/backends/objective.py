@@ -111,8 +111,7 @@ class _Classes(Objective):
     def __init__(self, model: ModuleModel, data: Dataset) -> None:
         super().__init__(model, data)
         self._weights: torch.Tensor | None = None
-        if model.class_weights is not None:
-            weights = model.weights_by_class(data)
+        if (weights := model.weights_by_class(data)) is not None:
             self._weights = torch.tensor(weights, dtype=getattr(torch, data.precision))
             if (unusable := (self._weights < 1 / LARGEST_WEIGHT) | (self._weights > LARGEST_WEIGHT)).any():
                 given = f"a weight of {float(weights[int(unusable.nonzero()[0])]):g}"
