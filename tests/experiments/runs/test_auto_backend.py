@@ -110,9 +110,8 @@ def test_numbers_are_learned_on_own_clocks_too(numbers: dict[str, Any]):
 
 
 def test_the_command_line_says_which_one_auto_took(tmp_path: Path, command: Callable[..., Any]):
-    (tmp_path / "net.py").write_text(
-        "from torch import nn\n\ndef network():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())\n"
-    )
+    code = "def network():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())\n"
+    (tmp_path / "net.py").write_text(f"from torch import nn\n\n\n{code}")
     config = tmp_path / "mine.toml"
     config.write_text('iterations = 2\nseeds = [0]\nmodel = { module = "net.py:network" }\nstrategies.ZT.kind = "zt"\n')
     done = command("run", config, "--no-figure", "--out", tmp_path / "out")
