@@ -121,6 +121,7 @@ def test_an_empty_file_is_the_default_and_says_everything(tmp_path):
     assert load_experiment(tmp_path / "empty.toml") == Experiment(name="empty")
     written = tomllib.loads(to_toml(Experiment()))
     assert set(written) == set(Experiment.model_fields) - {
+        "early_stopping",
         "threshold_decay",
         "test_samples",
         "validation",
