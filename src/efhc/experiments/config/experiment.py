@@ -16,8 +16,6 @@ from efhc.base.policy import Policy, family_of, is_registered
 from efhc.base.registry import Family, NotKept, NotRun
 from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
-from efhc.drivers.event_driven.record import TIMELINE
-from efhc.drivers.record import METRICS, SUMS
 from efhc.drivers.settings import AnyDriver, EventDriven, LockstepDriver
 from efhc.experiments.config.early_stopping import EarlyStopping
 from efhc.experiments.trackers.tracker import AnyTracker
@@ -156,8 +154,14 @@ class Experiment(Policy):
 
     @model_validator(mode="after")
     def _metrics_are_no_other_columns(self) -> Self:
+        if not isinstance(self.model, ModuleModel) or not self.model.metrics:
+            return self
+        # Reading a file without metrics of one's own imports no tables.
+        from efhc.drivers.event_driven.record import TIMELINE
+        from efhc.drivers.record import METRICS, SUMS
+
         taken = {*METRICS, *SUMS, *TIMELINE, *COLUMNS_OF_REPORTS}
-        for name in (self.model.metrics if isinstance(self.model, ModuleModel) else None) or {}:
+        for name in self.model.metrics:
             if name in taken or NOT_IN_METRICS.search(name):
                 raise Unusable("model.metrics", name, "a name that no column has, as accuracy or own_x is")
         return self
