@@ -252,7 +252,7 @@ def test_a_share_of_zt_is_taken_seed_by_seed():
     measured = budget.measured_by(of_zt)
     assert measured.values(curves, ACCURACY) == pytest.approx([0.1, 0.5])
     # Seed 0 had spent more than 0.75 when it was first evaluated.
-    assert measured.values(curves, ACCURACY, 0.75) == pytest.approx([np.nan, 0.3], nan_ok=True)
+    assert measured.values(curves, ACCURACY, 0.75) == pytest.approx([float("nan"), 0.3], nan_ok=True)
     assert measured.spent(curves) == [1.0, 2.0]
     assert not measured.is_exceeded(curves)
 
