@@ -97,7 +97,6 @@ class Moments:
         """
         if self._pass_budgets(record.time_total) and k not in self._of_period:
             self._of_period |= {k + after: k - 1 for after in self._in_period if k + after < self._last[0]}
-            self._of_period.setdefault(k, k - 1)
         return self._first_of(k)
 
     def _first_of(self, k: int) -> int | None:
